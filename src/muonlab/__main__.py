@@ -1,0 +1,6 @@
+"""``python -m muonlab``."""
+
+from muonlab.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,69 @@
+"""Argument checks that return the checked value; every message names the rule, the value and the way out."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def integer(name: str, value: object, *, at_least: int) -> int:
+    """Return ``value`` as an int that is at least ``at_least``."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {value!r}: pass {int(value)} if that is meant")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"{name} must be an integer, got {value!r} of type {type(value).__name__}: pass a whole number"
+        ) from None
+    if number < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {number}: pass {at_least} or more")
+    return number
+
+
+def real(
+    name: str,
+    value: object,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    low_open: bool = False,
+    high_open: bool = False,
+) -> float:
+    """Return ``value`` as a float inside the interval from ``low`` to ``high``."""
+    if isinstance(value, (bool, str, bytes)):
+        raise TypeError(f"{name} must be a real number, got {value!r} of type {type(value).__name__}")
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a real number, got {value!r} of type {type(value).__name__}") from None
+    below = number <= low if low_open else number < low
+    above = number >= high if high_open else number > high
+    if math.isnan(number) or math.isinf(number) or below or above:
+        left, right = "(" if low_open or math.isinf(low) else "[", ")" if high_open or math.isinf(high) else "]"
+        raise ValueError(
+            f"{name} must be a finite number in {left}{low:g}, {high:g}{right}, got {number!r}: "
+            f"choose a value inside that interval"
+        )
+    return number
+
+
+def positive(name: str, value: object) -> float:
+    """Return ``value`` as a finite float that is greater than zero."""
+    return real(name, value, low=0.0, low_open=True)
+
+
+def non_negative(name: str, value: object) -> float:
+    """Return ``value`` as a finite float that is zero or more."""
+    return real(name, value, low=0.0)
+
+
+def one_of(name: str, value: T, options: Collection[T]) -> T:
+    """Return ``value`` if it is one of ``options``."""
+    if value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}: pick one of these")
+    return value

@@ -1,0 +1,101 @@
+"""Reports as plain text for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Align columns: text to the left, numbers to the right.
+
+    Example:
+        >>> print(table(["name", "n"], [["a", 1], ["bc", 20]]))
+        name   n
+        ----  --
+        a      1
+        bc    20
+    """
+    cells = [[*map(_cell, row)] for row in rows]
+    widths = [max(len(header[j]), *(len(row[j]) for row in cells)) for j in range(len(header))]
+    numeric = [all(isinstance(row[j], (int, float)) or row[j] is None for row in rows) for j in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        placed = (c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric, strict=True))
+        return "  ".join(placed).rstrip()
+
+    return "\n".join([line(header), line(["-" * w for w in widths]), *map(line, cells)])
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def rates(report: dict[str, Any]) -> str:
+    """Write the comparison of methods."""
+    problem = ", ".join(f"{k} = {v:g}" for k, v in report["problem"].items())
+    counted = report["target"] is not None
+    rows = [
+        [
+            m["method"],
+            m["bound"],
+            m["dominant"],
+            m["eta"],
+            m["beta"],
+            *([m["iterations"]] if counted else []),
+            m["basis"],
+        ]
+        for m in report["methods"]
+    ]
+    header = ["method", "bound", "largest term", "eta", "beta", *(["steps to target"] if counted else []), "basis"]
+    reasons = [f"{m['method']}: no bound. {m['reason']}." for m in report["methods"] if m["bound"] is None]
+    title = f"Average nuclear norm of the gradient after T steps, at most ({report['constants']} constants)"
+    target = [f"Steps to target {report['target']:g}: smallest T at the best eta and beta."] if counted else []
+    return "\n".join([title, problem, "", table(header, rows), *([""] if reasons or target else []), *reasons, *target])
+
+
+def polynomials(report: dict[str, Any]) -> str:
+    """Write the registered polynomials."""
+    entries = report["polynomials"]
+    ranks = list(entries[0]["alignment_floor"])
+    rows = [
+        [
+            e["name"],
+            e["kappa"],
+            e["slope"],
+            e["s_max"],
+            *(e["alignment_floor"][r] for r in ranks),
+            e["covered_by_paper"],
+        ]
+        for e in entries
+    ]
+    header = ["name", "kappa", "slope at 0", "largest", *(f"floor r={r}" for r in ranks), "Theorem 2"]
+    sources = [f"{e['name']}: {e['source']}" for e in entries]
+    note = (
+        f"After {entries[0]['steps']} steps, raw numbers. floor: alignment that every matrix of rank <= r reaches. "
+        f"{report['any_degree']}."
+    )
+    return "\n".join([table(header, rows), "", note, "", *sources])
+
+
+def doctor(report: dict[str, Any]) -> str:
+    """Write the description of the machine."""
+    versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items())
+    cpu = ", ".join(f"{k} {v}" for k, v in report["cpu"].items())
+    dtypes = table(
+        ["device", *next(iter(report["hardware_products"].values()))],
+        [[device, *row.values()] for device, row in report["hardware_products"].items()],
+    )
+    measured = table(
+        ["measured", "shape", "dtype", "ms", "GFLOP/s"],
+        [
+            [t["what"], "x".join(map(str, t["shape"])), t["dtype"], t["seconds"] * 1e3, t["flops_per_second"] / 1e9]
+            for t in report["throughput"]
+        ],
+    )
+    ratio = f"Products run {report['gemm_over_svd']:.3g} times faster than SVDs per operation (Lemma 11)."
+    return "\n".join([versions, cpu, "", "Products in hardware:", dtypes, "", measured, "", ratio])

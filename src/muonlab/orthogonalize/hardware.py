@@ -1,0 +1,128 @@
+"""What this machine multiplies in hardware, and how fast: support by query, throughput by measurement.
+
+Measurements inform people and the cost model; no computation chooses its path by one (ranks and resumed runs would
+part ways).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+import muonlab
+from muonlab import _checks
+from muonlab.theory import flops
+
+
+def multiplies_in_hardware(dtype: torch.dtype, device: torch.device | str = "cpu") -> bool:
+    """Tell whether matrix products of ``dtype`` run on the device's own units rather than by emulation."""
+    device = torch.device(device)
+    if dtype in (torch.float32, torch.float64):
+        return not (device.type == "mps" and dtype == torch.float64)
+    if dtype not in (torch.float16, torch.bfloat16):
+        return False
+    if device.type == "cuda":
+        least = 8 if dtype == torch.bfloat16 else 5
+        return torch.cuda.get_device_capability(device)[0] >= least
+    return device.type == "mps" or (device.type == "cpu" and _has_half_dot_products(dtype))
+
+
+def _has_half_dot_products(dtype: torch.dtype) -> bool:
+    """Tell whether the CPU has instructions for it; support by conversion to float32 does not count."""
+    wanted = ("amx_bf16", "avx512_bf16") if dtype == torch.bfloat16 else ("amx_fp16", "avx512_fp16")
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(bool(capabilities.get(name, False)) for name in wanted)
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """A measured rate, in floating-point operations per second by the named count."""
+
+    what: str
+    shape: tuple[int, int]
+    dtype: str
+    seconds: float
+    flops_per_second: float
+
+
+def _median_seconds(run: Callable[[], object], repeats: int, device: torch.device) -> float:
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    run()
+    times = []
+    for _ in range(repeats):
+        wait()
+        start = time.perf_counter()
+        run()
+        wait()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def gemm_throughput(
+    size: int = 1024,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    repeats: int = 7,
+) -> Throughput:
+    """Measure square matrix products, ``2·size³`` operations each (Φ_gemm of Kim & Oh 2026, Lemma 11)."""
+    size, repeats = _checks.integer("size", size, at_least=1), _checks.integer("repeats", repeats, at_least=1)
+    device = torch.device(device)
+    A = torch.ones(size, size, dtype=dtype, device=device)
+    out = torch.empty_like(A)
+    seconds = _median_seconds(lambda: torch.mm(A, A, out=out), repeats, device)
+    return Throughput("gemm", (size, size), str(dtype).removeprefix("torch."), seconds, 2 * size**3 / seconds)
+
+
+def svd_throughput(
+    m: int = 256,
+    n: int = 1024,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    repeats: int = 3,
+) -> Throughput:
+    """Measure thin SVDs by the paper's count ``4m²n + 8m³`` (Φ_svd of Kim & Oh 2026, Lemma 11)."""
+    m, n = _checks.integer("m", m, at_least=1), _checks.integer("n", n, at_least=1)
+    repeats = _checks.integer("repeats", repeats, at_least=1)
+    device = torch.device(device)
+    generator = torch.Generator().manual_seed(0)
+    A = torch.randn(m, n, generator=generator).to(device=device, dtype=dtype)
+    seconds = _median_seconds(lambda: torch.linalg.svd(A, full_matrices=False), repeats, device)
+    return Throughput("svd", (m, n), str(dtype).removeprefix("torch."), seconds, flops(m, n, "svd") / seconds)
+
+
+def diagnose() -> dict[str, Any]:
+    """Describe versions, cores, dtypes and throughputs of this machine (the numbers of Lemma 11 among them)."""
+    devices = ["cpu"]
+    if torch.cuda.is_available():
+        devices.append("cuda")
+    if torch.backends.mps.is_available():
+        devices.append("mps")
+    gemm, svd = gemm_throughput(), svd_throughput()
+    names = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    return {
+        "versions": {
+            "muonlab": muonlab.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "cpu": {"cores": os.cpu_count(), "torch_threads": torch.get_num_threads(), "machine": platform.machine()},
+        "hardware_products": {
+            device: {name: multiplies_in_hardware(dtype, device) for name, dtype in names.items()} for device in devices
+        },
+        "throughput": [asdict(gemm), asdict(svd)],
+        "gemm_over_svd": gemm.flops_per_second / svd.flops_per_second,
+    }

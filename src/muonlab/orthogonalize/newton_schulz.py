@@ -1,0 +1,213 @@
+"""Newton-Schulz orthogonalization by any schedule of polynomials (Kim & Oh 2026, Algorithm 1, lines 5-9)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from muonlab import _checks
+from muonlab.orthogonalize.matrices import check_matrices, compute_dtype_for, map_matrices, require_finite
+from muonlab.orthogonalize.prescale import GRAM_PRESCALES, PRESCALES, Prescale, gram_scale, unit_scale
+from muonlab.orthogonalize.products import (
+    Product,
+    add_identity,
+    commuting_product,
+    gram,
+    multiply,
+    without_constant,
+)
+from muonlab.orthogonalize.segments import METHODS, Method, Segment, plan
+from muonlab.orthogonalize.workspace import Workspace
+from muonlab.polynomials import Polynomial, Preset, Schedule, preset, taylor
+from muonlab.theory import schedule_error
+
+DEFAULT_POLYNOMIAL = taylor(2)
+DEFAULT_STEPS = 5
+_LARGEST_GAIN = 2.0
+
+
+def newton_schulz(
+    M: Tensor,
+    polynomial: Polynomial | Schedule | Preset | str = DEFAULT_POLYNOMIAL,
+    *,
+    steps: int | None = None,
+    prescale: Prescale = "frobenius",
+    compute_dtype: torch.dtype | None = None,
+    method: Method = "auto",
+    check_finite: bool = False,
+) -> Tensor:
+    r"""Apply ``X ← p(X Xᵀ) X`` q times to the scaled matrix (Kim & Oh 2026, Algorithm 1, lines 5-9).
+
+    The result has the singular vectors of ``M`` and the singular values ``F_q(σ_i/α)``. It is new memory, detached from
+    any graph; ``M`` is not changed. Leading dimensions are a batch; on a CPU each matrix of a batch gets the bits that
+    it gets alone.
+
+    Args:
+        M: real matrix or batch of matrices, shape (…, m, n), tall or wide.
+        polynomial: a Polynomial (repeated ``steps`` times), a Schedule (brings its own steps), or a preset or its name.
+        steps: number of steps q; 5 for a single polynomial when None. 0 returns the scaled matrix.
+        prescale: ``"frobenius"``, ``"paper"`` (``max{1, ‖M‖_F}``), ``"schatten4"``, ``"schatten8"``, ``"spectral"`` (an
+            upper bound of the operator norm), or ``"none"`` (``‖M‖_op ≤ 1`` is then the caller's promise).
+        compute_dtype: None keeps float32 and float64 and computes half precision in float32.
+        method: ``"standard"`` (on X), ``"gram"`` (on ``X Xᵀ``, restarted where digits would be lost), ``"auto"``.
+        check_finite: raise on NaN and infinity instead of passing NaN on.
+
+    Returns:
+        The orthogonalized matrices, of the shape and dtype of ``M``.
+
+    Example:
+        >>> O = newton_schulz(torch.diag(torch.tensor([3.0, 4.0])), steps=8)
+        >>> torch.allclose(O, torch.eye(2), atol=1e-6)
+        True
+    """
+    check_matrices(M)
+    dtype = compute_dtype_for(M, compute_dtype)
+    rows, columns = M.shape[-2:]
+    segments = _prepared(_known(polynomial), steps, min(rows, columns), max(rows, columns), dtype, prescale, method)
+    if check_finite:
+        require_finite(M)
+
+    def write(A: Tensor, out: Tensor, workspace: Workspace) -> None:
+        _iterate(A, out, workspace, segments, prescale)
+
+    return map_matrices(M.detach(), dtype, write)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _prepared(
+    polynomial: Polynomial | Schedule | Preset | str,
+    steps: int | None,
+    m: int,
+    n: int,
+    dtype: torch.dtype,
+    prescale: Prescale,
+    method: Method,
+) -> tuple[Segment, ...]:
+    """Check the options and group the steps, once for every combination of them."""
+    schedule = as_schedule(polynomial, steps)
+    _checks.one_of("prescale", prescale, PRESCALES)
+    _checks.one_of("method", method, METHODS)
+    return plan(schedule, m, n, dtype, method)
+
+
+def as_schedule(polynomial: Polynomial | Schedule | Preset | str, steps: int | None = None) -> Schedule:
+    """Return the schedule that a polynomial, schedule, preset or preset's name stands for; refuse one that diverges."""
+    _known(polynomial)
+    if steps is not None:
+        steps = _checks.integer("steps", steps, at_least=0)
+    if isinstance(polynomial, str):
+        polynomial = preset(polynomial)
+    if isinstance(polynomial, Polynomial):
+        return _checked(Schedule.repeat(polynomial, DEFAULT_STEPS if steps is None else steps))
+    if isinstance(polynomial, Schedule):
+        if steps is not None and steps != polynomial.steps:
+            raise ValueError(
+                f"a Schedule brings its own number of steps: got steps = {steps} with a schedule of "
+                f"{polynomial.steps}: leave steps out, or pass a Polynomial"
+            )
+        return _checked(polynomial)
+    return _checked(polynomial.schedule(steps))
+
+
+def _known(polynomial: Polynomial | Schedule | Preset | str) -> Polynomial | Schedule | Preset | str:
+    if not isinstance(polynomial, (Polynomial, Schedule, Preset, str)):
+        raise TypeError(
+            f"polynomial must be a Polynomial, a Schedule, a Preset or a preset's name, got {polynomial!r} of type "
+            f"{type(polynomial).__name__}: for example taylor(2) or 'polar_express'"
+        )
+    return polynomial
+
+
+@lru_cache(maxsize=256)
+def _checked(schedule: Schedule) -> Schedule:
+    s_max = schedule_error(schedule, 0.0).s_max
+    if s_max > _LARGEST_GAIN:
+        raise ValueError(
+            f"the schedule {schedule} diverges on [0, 1]: its largest value there is {s_max:.4g}, and a polar factor "
+            f"cannot be approached from above {_LARGEST_GAIN:g}: use other polynomials or fewer steps"
+        )
+    return schedule
+
+
+def _iterate(M: Tensor, out: Tensor, workspace: Workspace, segments: tuple[Segment, ...], prescale: Prescale) -> None:
+    """Write the orthogonalized ``M`` (a matrix or a stack) into ``out``, whose memory also serves as a buffer."""
+    tall = M.shape[-2] > M.shape[-1]
+    X, c = unit_scale(M.mT if tall else M, out.dtype, prescale, workspace)  # the scaled input is c·X
+    R: Tensor | None = None
+    square: Tensor | None = None
+    if segments or prescale in GRAM_PRESCALES:
+        R = gram(X, scale=c * c, out=workspace.take(_gram_shape(X)))
+    if R is not None and prescale in GRAM_PRESCALES:
+        d, square = gram_scale(X, c, R, prescale, workspace)
+        R.mul_(d**2)
+        square = None if square is None else square.mul_(d**4)
+        c = c * d
+    if R is None or not segments:
+        torch.mul(X.mT if tall else X, c, out=out)
+        return
+
+    spare = workspace.take(X.shape) if len(segments) > 1 else out
+    for left in range(len(segments) - 1, 0, -1):
+        Q = _segment_product(segments[-1 - left], R, square, workspace)
+        X = multiply(Q, X, scale=c, out=spare if left % 2 else out.view(X.shape))  # the last one is not in `out`
+        gram(X, out=R)
+        workspace.give(Q)
+        square, c = None, 1.0
+    Q = _segment_product(segments[-1], R, square, workspace)
+    multiply(*((X.mT, Q) if tall else (Q, X)), scale=c, out=out)
+    workspace.give(Q, R, *(() if spare is out else (spare,)))
+
+
+def _gram_shape(X: Tensor) -> torch.Size:
+    return torch.Size((*X.shape[:-1], X.shape[-2]))
+
+
+def _segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspace: Workspace) -> Tensor:
+    """Return ``Q = Π_j P_j`` with ``P_j = p_j(R_j)`` and ``R_{j+1} = P_j R_j P_j``; all are symmetric and commute.
+
+    Each ``P_j = c I + Z_j`` is used as ``c·A + A Z_j``, so that the constant term is never rounded into ``Z_j``.
+
+    Args:
+        segment: the polynomials p_j, at least one.
+        R: ``X Xᵀ``; overwritten.
+        square: ``R²`` where it is known already; its buffer is used up.
+        workspace: pool of buffers.
+    """
+    product = commuting_product(R)
+    Q = workspace.take(R.shape)
+    c = _polynomial_of(segment[0], R, square, product, workspace, out=Q)
+    if len(segment) > 1:
+        Z, spare = workspace.take(R.shape), workspace.take(R.shape)
+        product(R, R, Q, beta=c, out=spare)
+        product(spare, spare, Q, beta=c, out=R)
+        add_identity(Q, c)
+        for j, p in enumerate(segment[1:], start=2):
+            c = _polynomial_of(p, R, None, product, workspace, out=Z)
+            if j < len(segment):
+                product(R, R, Z, beta=c, out=spare)
+                product(spare, spare, Z, beta=c, out=R)
+            product(Q, Q, Z, beta=c, out=spare)
+            Q, spare = spare, Q
+        workspace.give(Z, spare)
+        return Q
+    return add_identity(Q, c)
+
+
+def _polynomial_of(
+    p: Polynomial, R: Tensor, square: Tensor | None, product: Product, workspace: Workspace, *, out: Tensor
+) -> float:
+    """Write Z into ``out`` and return c with ``p(R) = c I + Z``.
+
+    In powers of R up to κ = 2, beyond that of ``I - R``, where the coefficients do not cancel.
+    """
+    if p.kappa <= 2:
+        without_constant(p.coefficients, R, product, workspace, out=out, square=square)
+        return p.coefficients[0]
+    U = add_identity(torch.neg(R, out=workspace.take(R.shape)))
+    if square is not None:
+        add_identity(square.add_(U, alpha=2.0), -1.0)  # (I - R)² = R² + 2(I - R) - I
+    without_constant(p.coefficients_u, U, product, workspace, out=out, square=square)
+    workspace.give(U)
+    return p.coefficients_u[0]

@@ -1,0 +1,134 @@
+"""Scaling a matrix into the unit ball before the first step (Kim & Oh 2026, Algorithm 1, line 5, and beyond it).
+
+Norms are taken after an exact power of two has brought the largest entry to [½, 1), so that no input overflows or
+underflows on the way and scaling the input by a power of two changes no bit of the result.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from muonlab.orthogonalize.products import commuting_product
+from muonlab.orthogonalize.workspace import Workspace
+
+Prescale = Literal["frobenius", "paper", "schatten4", "schatten8", "spectral", "none"]
+PRESCALES: tuple[Prescale, ...] = ("frobenius", "paper", "schatten4", "schatten8", "spectral", "none")
+GRAM_PRESCALES = frozenset({"schatten4", "schatten8", "spectral"})
+"""Prescales that are read off the Gram matrix of the Frobenius-normalised input."""
+
+_WIDE = (torch.float32, torch.float64)
+_LONG_ROW = 1 << 14
+_SAFE = (2.0**-20, 2.0**40)
+"""Norms between which float32 squares neither overflow nor lose anything that counts."""
+
+_ALIGNMENT = 64
+"""Products may round differently from another address; this one, torch's own, makes batches and singles agree."""
+
+
+def frobenius_norm(X: Tensor) -> Tensor:
+    """Return ``‖X‖_F`` of each matrix, row by row: one float32 sum over all entries would lose five digits."""
+    if X.stride(-2) == 1:
+        X = X.mT
+    dtype = torch.float64 if X.shape[-1] > _LONG_ROW and X.device.type != "mps" else None
+    rows: Tensor = torch.linalg.vector_norm(X, dim=-1, dtype=dtype)
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=-1)
+    return norm
+
+
+def unit_scale(
+    M: Tensor, dtype: torch.dtype, prescale: Prescale, workspace: Workspace
+) -> tuple[Tensor, float | Tensor]:
+    """Return S and c such that ``c·S`` is the input scaled by ``"frobenius"``, ``"paper"`` or ``"none"``.
+
+    S is ``M`` itself where its range and layout allow, so that scaling touches Gram-sized matrices only; zero stays
+    zero. Where S had to be copied its buffer comes from the workspace and is not given back.
+    """
+    if dtype not in _WIDE:  # half precision has no room for unscaled products
+        return _scaled_half(M, prescale, workspace), 1.0
+    S = _dense(M, dtype, workspace)
+    if prescale == "none":
+        return S, 1.0
+    if S.device.type == "cpu" and S.ndim == 2:  # reading a number off a CPU costs no synchronisation
+        norm = float(frobenius_norm(S))
+        if _SAFE[0] <= norm <= _SAFE[1]:
+            return S, 1 / (max(1.0, norm) if prescale == "paper" else norm)
+    return scaled_with_care(S, prescale)
+
+
+def _dense(M: Tensor, dtype: torch.dtype, workspace: Workspace) -> Tensor:
+    """Return ``M`` in the compute dtype, as it is where rows or columns lie dense from an aligned address."""
+    dense = M.is_contiguous() or M.mT.is_contiguous()
+    if M.dtype == dtype and dense and (M.device.type != "cpu" or M.data_ptr() % _ALIGNMENT == 0):
+        return M
+    return workspace.take(M.shape).copy_(M)
+
+
+def _scaled_half(M: Tensor, prescale: Prescale, workspace: Workspace) -> Tensor:
+    X = workspace.take(M.shape)
+    if prescale == "none":
+        return X.copy_(M)
+    S, c = scaled_with_care(_at_least_float(M), prescale)
+    return X.copy_(S.mul_(c))
+
+
+def scaled_with_care(M: Tensor, prescale: Prescale) -> tuple[Tensor, Tensor]:
+    """Scale by an exact power of two first: whatever the range of M, neither norms nor products leave theirs."""
+    largest = torch.maximum(M.amax((-2, -1), keepdim=True), -M.amin((-2, -1), keepdim=True))
+    limit = 126 if M.dtype == torch.float32 else 1022
+    exponent = torch.frexp(largest).exponent.clamp(-limit, limit)
+    unit = torch.ones_like(largest)
+    S = M * torch.ldexp(unit, -exponent)
+    norm = frobenius_norm(S).to(S.dtype)[..., None, None]
+    c = torch.where(norm == 0, norm, 1 / norm)
+    if prescale == "paper":
+        back = torch.ldexp(unit, exponent)
+        c = torch.where(norm * back >= 1, c, back)
+    return S, c
+
+
+def gram_scale(
+    S: Tensor, c: float | Tensor, R: Tensor, prescale: Prescale, workspace: Workspace
+) -> tuple[Tensor, Tensor | None]:
+    """Return ``1/α`` with ``α ≥ ‖X‖_op`` for ``X = c·S``, ``R = X Xᵀ``, ``‖X‖_F ≤ 1``; and ``R²`` where it was formed.
+
+    ``schatten4``: ``α = ‖R‖_F^{1/2}``; ``schatten8``: ``‖R²‖_F^{1/4}``; ``spectral``: :func:`spectral_bound`.
+    """
+    square = None
+    if prescale == "schatten4":
+        alpha = frobenius_norm(_at_least_float(R)).sqrt()[..., None, None]
+    elif prescale == "schatten8":
+        square = workspace.take(R.shape)
+        commuting_product(R)(square, R, R, beta=0.0, out=square)
+        alpha = frobenius_norm(_at_least_float(square)).sqrt().sqrt()[..., None, None]
+    else:
+        alpha = spectral_bound(S)[..., None, None] * c
+    return torch.where(alpha == 0, alpha, 1 / alpha).to(R.dtype), square
+
+
+def _at_least_float(A: Tensor) -> Tensor:
+    return A if A.dtype in _WIDE else A.float()
+
+
+def spectral_bound(X: Tensor) -> Tensor:
+    """Return an upper bound of ``‖X‖_op`` (float64, one per matrix) that never falls short of it.
+
+    The largest eigenvalue of ``X Xᵀ`` in float64, plus bounds on the rounding of that product and of the eigenvalue.
+    Entries should be of order 1 or less, as after :func:`enter_unit_ball`. NaN in, NaN out.
+    """
+    m, n = X.shape[-2:]
+    if m > n:
+        return spectral_bound(X.mT)
+    G = X.new_zeros((*X.shape[:-2], m, m), dtype=torch.float64)
+    for chunk in torch.split(
+        X, max(m, 64), dim=-1
+    ):  # a Gram-sized piece at a time, to keep the copies in float64 small
+        wide = chunk.double()
+        G += wide @ wide.mT
+    finite = torch.isfinite(G).all(-1).all(-1)
+    top = torch.linalg.eigvalsh(torch.where(finite[..., None, None], G, 0.0))[..., -1]
+    trace = G.diagonal(dim1=-2, dim2=-1).sum(-1)
+    slack = (n + 8 * m) * torch.finfo(torch.float64).eps * trace
+    return torch.where(finite, (top + slack).clamp_min(0).sqrt(), torch.nan)

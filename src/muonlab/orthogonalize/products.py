@@ -1,0 +1,136 @@
+"""Matrix products that use symmetry, and polynomials of a symmetric matrix with the fewest products.
+
+Everything works on a matrix or on a stack of them, in place on buffers that the caller owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from muonlab.orthogonalize.workspace import Workspace
+from muonlab.theory.cost import block_size
+
+Scale = float | Tensor
+"""A factor: a number where it is at hand, a tensor where reading it would wait for a device."""
+
+_SPLIT_WORK = 56_000_000
+"""Multiply-adds from which halving a symmetric product pays on a CPU (smaller blocks run below full speed)."""
+
+
+class Product(Protocol):
+    """The call that every product goes through: ``out ← alpha·A B + beta·add`` (the form of :func:`torch.addmm`)."""
+
+    def __call__(
+        self, add: Tensor, A: Tensor, B: Tensor, *, beta: float = 1.0, alpha: float = 1.0, out: Tensor
+    ) -> Tensor:
+        """Write the product into ``out``; with ``beta=0`` the content of ``add`` is ignored."""
+        ...
+
+
+def plain_product(ndim: int) -> Product:
+    """Return the product for matrices (``ndim=2``) or stacks of them."""
+    return cast(Product, torch.addmm if ndim == 2 else torch.baddbmm)
+
+
+def commuting_product(R: Tensor) -> Product:
+    """Return the product to use among symmetric matrices of R's shape that commute, whose results are symmetric."""
+    return mirrored_product if _splits(R.shape[-1], R.shape[-1], R) else plain_product(R.ndim)
+
+
+def multiply(A: Tensor, B: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor:
+    """Set ``out ← scale·A B``, for matrices or stacks."""
+    if isinstance(scale, Tensor):
+        return multiply(A, B, out=out).mul_(scale)
+    return plain_product(out.ndim)(out, A, B, beta=0.0, alpha=scale, out=out)
+
+
+def gram(X: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor:
+    """Set ``out ← scale·X Xᵀ``."""
+    if not _splits(X.shape[-2], X.shape[-1], X):
+        return multiply(X, X.mT, scale=scale, out=out)
+    if isinstance(scale, Tensor):
+        return gram(X, out=out).mul_(scale)
+    return _mirrored(out, X, X.mT, beta=0.0, alpha=scale, out=out)
+
+
+def _splits(m: int, k: int, A: Tensor) -> bool:
+    return m * m * k >= _SPLIT_WORK and A.device.type == "cpu"
+
+
+def mirrored_product(
+    add: Tensor, A: Tensor, B: Tensor, *, beta: float = 1.0, alpha: float = 1.0, out: Tensor
+) -> Tensor:
+    """Set ``out ← alpha·A B + beta·add`` for symmetric B, where the result is known to be symmetric."""
+    return _mirrored(add, A, B.mT, beta=beta, alpha=alpha, out=out)  # rows of B lie together in memory, columns do not
+
+
+def _mirrored(add: Tensor, A: Tensor, B: Tensor, *, beta: float = 1.0, alpha: float = 1.0, out: Tensor) -> Tensor:
+    """Multiply the blocks on and below the diagonal, halving again where that pays, and mirror the upper block."""
+    m, k = A.shape[-2:]
+    h = (m // 2 + 15) // 16 * 16
+    first, second = slice(None, h), slice(h, None)
+    for i, j in ((first, first), (second, first), (second, second)):
+        left, right, block = A[..., i, :], B[..., j], out[..., i, j]
+        product = _mirrored if i is j and _splits(left.shape[-2], k, A) else plain_product(out.ndim)
+        product(add[..., i, j], left, right, beta=beta, alpha=alpha, out=block)
+    out[..., first, second] = out[..., second, first].mT
+    return out
+
+
+def add_identity(A: Tensor, c: float = 1.0) -> Tensor:
+    """Add ``c·I`` in place."""
+    A.diagonal(dim1=-2, dim2=-1).add_(c)
+    return A
+
+
+def without_constant(
+    coefficients: Sequence[float],
+    V: Tensor,
+    product: Product,
+    workspace: Workspace,
+    *,
+    out: Tensor,
+    square: Tensor | None = None,
+) -> None:
+    """Set ``out ← Σ_{k≥1} c_k V^k`` for a symmetric V by Paterson and Stockmeyer's scheme, with the fewest products.
+
+    Args:
+        coefficients: ``c_0 … c_κ`` with κ ≥ 1; ``c_0`` is left to the caller, who never needs ``c_0 I`` added.
+        V: symmetric matrix or stack; not changed.
+        product: the product to use.
+        workspace: where everything on the way comes from.
+        out: where the result goes.
+        square: ``V²`` where it is known already; its buffer is used up.
+    """
+    c, kappa = coefficients, len(coefficients) - 1
+    if kappa == 2 and square is None:  # fused: V² is never stored by itself
+        product(V, V, V, beta=c[1], alpha=c[2], out=out)
+        return
+    s = block_size(kappa)
+    powers = [V] if square is None else [V, square]  # V, V², …, Vˢ
+    while len(powers) < s:
+        power = workspace.take(V.shape)
+        powers.append(product(power, powers[-1], V, beta=0.0, out=power))
+    top = (-(-kappa // s) - 1) * s  # the top block holds c[top] … c[κ], at most s + 1 terms
+    Z = _combination(c[top:], powers, out if top == 0 else workspace.take(V.shape))
+    for first in range(top - s, -1, -s):  # Z + c[·] I ← Vˢ (Z + c[first + s] I) + c[first] I + c[first + 1] V + …
+        low = _combination(c[first : first + s], powers, out if first == 0 else workspace.take(V.shape))
+        add_identity(Z, c[first + s])
+        product(low, powers[s - 1], Z, out=low)
+        workspace.give(Z)
+        Z = low
+    workspace.give(*powers[1:])
+
+
+def _combination(c: Sequence[float], powers: Sequence[Tensor], out: Tensor) -> Tensor:
+    """Set ``out ← c_1 V + c_2 V² + …``."""
+    if len(c) == 1:
+        return out.zero_()
+    torch.mul(powers[0], c[1], out=out)
+    for coefficient, power in zip(c[2:], powers[1:], strict=False):
+        out.add_(power, alpha=coefficient)
+    return out

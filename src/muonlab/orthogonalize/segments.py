@@ -1,0 +1,95 @@
+"""How the steps of a schedule are grouped: one product with X per segment, the rest in Gram space.
+
+Within a segment the steps act on ``R = X Xᵀ`` alone and their product ``Q`` is applied to X at its end. A segment of
+one step is the standard iteration. Forming R loses digits of small singular values, so a segment may only be as long as
+its sensitivity to R allows; then the next one starts from X again.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+
+from muonlab.polynomials import Polynomial, Schedule
+from muonlab.polynomials.base import Array, horner
+from muonlab.theory.cost import gram_products, products
+
+Method = Literal["standard", "gram", "auto"]
+METHODS: tuple[Method, ...] = ("standard", "gram", "auto")
+Segment = tuple[Polynomial, ...]
+
+_SENSITIVE_SMALL, _SENSITIVE_LARGE = 1.2, 4.0
+_NEGATIVE = 0.25
+
+
+def gram_sensitivity(segment: Segment) -> float:
+    """Return ``sup_s √λ|Q'(λ)|`` with ``Q(λ) = F(s)/s``, ``λ = s²``: how an error in R reaches ``Q(R) X``.
+
+    It equals ``|F'(s) - F(s)/s|/(2s)``; for a map that rises with slope K and then stays near 1 it is about K²/2.
+    """
+    s = np.geomspace(1e-6, 1.0, 4001)
+    F, slope = s.copy(), np.ones_like(s)
+    for p in segment:
+        lam = F * F
+        value = p(lam)
+        slope *= value + 2 * lam * _derivative(p, lam)
+        F = F * value
+    return float(np.max(np.abs(slope - F / s) / (2 * s)))
+
+
+def _derivative(p: Polynomial, lam: Array) -> Array:
+    return horner([k * c for k, c in enumerate(p.coefficients)][1:], lam)
+
+
+def _allowed_sensitivity(schedule: Schedule, m: int, n: int) -> float:
+    """Return the sensitivity, in units of the slope, that keeps the error within 4 unit roundoffs times the slope.
+
+    The rounding of R counts about two units where R is small or p has many terms, and averages out in large matrices
+    (measured in docs/log.md).
+    """
+    averages_out = m >= 64 and m * n >= 36_000 and (m >= 192 or n >= 2 * m)
+    simple = all(p.kappa <= 2 for p in schedule.polynomials)
+    return _SENSITIVE_LARGE if averages_out and simple else _SENSITIVE_SMALL
+
+
+@lru_cache(maxsize=4096)
+def gram_segments(schedule: Schedule, unit_roundoff: float, sensitivity: float) -> tuple[Segment, ...]:
+    """Group steps greedily into the longest segments whose error stays within a few units of the standard one.
+
+    A segment ends where its sensitivity to R exceeds ``sensitivity`` times its slope, or where rounding could push an
+    eigenvalue of R so far below zero that the steps drive it away (half precision: after two or three steps).
+    """
+    groups: list[list[Polynomial]] = []
+    for p in schedule.polynomials:
+        if groups:
+            longer = (*groups[-1], p)
+            slope = float(Schedule(longer).slope)
+            if gram_sensitivity(longer) <= sensitivity * slope and unit_roundoff * slope**2 <= _NEGATIVE:
+                groups[-1].append(p)
+                continue
+        groups.append([p])
+    return tuple(map(tuple, groups))
+
+
+def segment_flops(segments: tuple[Segment, ...], m: int, n: int) -> float:
+    """Return the operations of a grouping, symmetric products counted as three quarters (what blocks save here)."""
+    total = 0.0
+    for segment in segments:
+        inner = sum(products(p.kappa) for p in segment) + gram_products(1, len(segment))
+        total += 2 * m * m * n * 1.75 + 2 * m**3 * inner * 0.75
+    return total
+
+
+@lru_cache(maxsize=4096)
+def plan(schedule: Schedule, m: int, n: int, dtype: torch.dtype, method: Method) -> tuple[Segment, ...]:
+    """Choose the segments for m×n (m ≤ n) from shape, dtype and schedule alone, never from a timing."""
+    singles = tuple((p,) for p in schedule.polynomials)
+    if method == "standard":
+        return singles
+    grouped = gram_segments(schedule, torch.finfo(dtype).eps / 2, _allowed_sensitivity(schedule, m, n))
+    if method == "gram":
+        return grouped
+    return grouped if segment_flops(grouped, m, n) < segment_flops(singles, m, n) else singles

@@ -1,0 +1,63 @@
+"""Buffers that the matrices of a batch, and on a CPU later calls of the same thread, use again."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+KEPT_BYTES = 32 << 20
+"""Most that a thread keeps for its next call; fresh memory costs a small matrix more than its products do."""
+
+
+class _Kept(threading.local):
+    def __init__(self) -> None:
+        self.by_dtype: dict[torch.dtype, Workspace] = {}
+
+
+class Workspace:
+    """A pool to take buffers from and give them back to."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype, self._device = dtype, device
+        self._free: dict[torch.Size, list[Tensor]] = {}
+        self.nbytes = 0
+        """Bytes of all buffers ever made here."""
+
+    def take(self, shape: torch.Size) -> Tensor:
+        """Return a buffer of this shape, with whatever was left in it."""
+        free = self._free.get(shape)
+        if free:
+            return free.pop()
+        buffer = torch.empty(shape, dtype=self._dtype, device=self._device)
+        self.nbytes += buffer.nbytes
+        return buffer
+
+    def give(self, *buffers: Tensor) -> None:
+        """Take buffers back for reuse."""
+        for buffer in buffers:
+            self._free.setdefault(buffer.shape, []).append(buffer)
+
+
+_kept = _Kept()
+
+
+def borrow(dtype: torch.dtype, device: torch.device) -> Workspace:
+    """Return a workspace for one call: on a CPU the one this thread kept, elsewhere a new one (torch caches there).
+
+    It is taken out of the store, so that a call that fails half-way leaves nothing behind.
+    """
+    kept = _kept.by_dtype.pop(dtype, None) if device.type == "cpu" else None
+    return kept or Workspace(dtype, device)
+
+
+def settle(workspace: Workspace, dtype: torch.dtype, device: torch.device) -> None:
+    """Keep a workspace for this thread's next call unless it has grown large."""
+    if device.type == "cpu" and workspace.nbytes <= KEPT_BYTES:
+        _kept.by_dtype[dtype] = workspace
+
+
+def release() -> None:
+    """Free what this thread keeps."""
+    _kept.by_dtype.clear()

@@ -1,0 +1,86 @@
+"""Polar Express: the best odd polynomial of each step for the interval that the steps before it leave.
+
+Amsel, Persson, Musco and Gower (2025) show that composing the minimax polynomial of each step is optimal among all
+compositions. Here it is solved by Remez exchange, for any lower end ``ell``, any degree and any number of steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.polynomial import Chebyshev
+
+from muonlab import _checks
+from muonlab.polynomials.base import Polynomial, Schedule
+from muonlab.polynomials.taylor import taylor
+
+_EXCHANGES = 100
+
+
+def minimax_step(low: float, high: float, kappa: int) -> Polynomial:
+    """Return the ``p`` of degree κ that minimises ``max |1 - s·p(s²)|`` over ``[low, high]``.
+
+    When the ends meet to rounding, the limit is the Taylor polynomial about that point.
+    """
+    low, high = _checks.positive("low", low), _checks.positive("high", high)
+    kappa = _checks.integer("kappa", kappa, at_least=1)
+    if low > high:
+        raise ValueError(f"minimax_step needs low <= high, got [{low}, {high}]: swap the ends")
+    return _remez(low, high, kappa)[0]
+
+
+def _remez(low: float, high: float, kappa: int) -> tuple[Polynomial, float]:
+    """Return the minimax polynomial and its error: κ + 2 points where the error has one size and alternate signs."""
+    if 1 - low / high < np.finfo(float).eps ** (1 / (kappa + 1)):
+        return taylor(kappa).shrunk(high), 0.0
+
+    domain = (low * low, high * high)  # in λ = s²
+    lam = Chebyshev((sum(domain) / 2, (domain[1] - domain[0]) / 2), domain)
+    nodes = (low + high) / 2 - (high - low) / 2 * np.cos(np.pi * np.arange(kappa + 2) / (kappa + 1))
+    signs = (-1.0) ** np.arange(kappa + 2)
+    for _ in range(_EXCHANGES):
+        t = (2 * nodes**2 - sum(domain)) / (domain[1] - domain[0])
+        system = np.column_stack([nodes[:, None] * np.polynomial.chebyshev.chebvander(t, kappa), signs])
+        solution = np.linalg.solve(system, np.ones(kappa + 2))
+        p = Chebyshev(solution[:-1], domain)
+        slope = p + 2 * lam * p.deriv()  # d/ds of s·p(s²)
+        inner = np.sort(np.sqrt(np.clip(slope.roots().real, *domain)))
+        exchanged = np.concatenate([[low], inner, [high]])
+        if np.allclose(exchanged, nodes, rtol=1e-13, atol=0):
+            break
+        nodes = exchanged
+    coefficients = p.convert(kind=np.polynomial.Polynomial).coef.tolist()
+    return Polynomial(coefficients), abs(float(solution[-1]))
+
+
+def polar_express(ell: float, kappa: int = 2, steps: int = 5, *, cushion: float = 0.02407327424182761) -> Schedule:
+    """Build the schedule for singular values in ``[ell, 1]``.
+
+    Each step solves the minimax problem on ``[max(ℓ, cushion·u), u]``, is rescaled so that its least value (at ``ℓ``)
+    and its largest lie symmetric about 1, and hands the interval between them on. The cushion keeps the early steps
+    from growing too steep; with ``ell=1e-3`` and the default the published table comes out.
+
+    Args:
+        ell: smallest singular value to serve, in (0, 1].
+        kappa: degree in λ of every step.
+        steps: number of steps.
+        cushion: lower end of each step's problem, relative to its upper end, in [0, 1).
+
+    Example:
+        >>> [round(c, 5) for c in polar_express(1e-3, steps=1).polynomials[0].coefficients]
+        [8.28721, -23.59589, 17.30039]
+    """
+    ell = _checks.real("ell", ell, low=0.0, high=1.0, low_open=True)
+    kappa = _checks.integer("kappa", kappa, at_least=1)
+    steps = _checks.integer("steps", steps, at_least=0)
+    cushion = _checks.real("cushion", cushion, low=0.0, high=1.0, high_open=True)
+    name = f"polar_express(ell={ell:g}, kappa={kappa}, steps={steps})"
+    polynomials: list[Polynomial] = []
+    low, high = ell, 1.0
+    for j in range(steps):
+        p, error = _remez(max(low, cushion * high), high, kappa)
+        centre = 2 / (p.step(low) + 1 + error)
+        p = Polynomial(tuple(c * centre for c in p.coefficients), name=f"{name}[{j}]")
+        polynomials.append(p)
+        low = min(p.step(low), 1.0)
+        high = 2 - low
+    return Schedule(tuple(polynomials), name=name)

@@ -1,0 +1,264 @@
+"""The alignment theorem, of which the paper's rates are special cases; for constants, networks and single runs.
+
+For any direction ``O_t`` and ``W_t = W_{t-1} - η_t O_t`` let ``ρ_t = ⟨M_t, O_t⟩/‖M_t‖_*`` (descent) and
+``s_t = ‖O_t‖_op`` (gain). Nothing else about the orthogonalizer enters the convergence proof, and at the best step
+size only the alignment ``ρ/s`` counts. Derivation: docs/theory/alignment-theorem.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from muonlab import _checks
+from muonlab.polynomials.base import Array
+from muonlab.theory.bound import Bound, Problem, checked_beta, checked_eta
+
+Start = Literal["plain", "corrected"]
+_CHUNK = 1 << 20
+
+
+class MomentumFactors(NamedTuple):
+    """Averages over t = 1…T of what momentum costs: staleness ``a_T``, noise kept ``b_T``, mean square ``ν²``."""
+
+    drift: float
+    noise: float
+    noise_square: float
+
+
+def momentum_factors(beta: float, T: int, start: Start = "plain") -> MomentumFactors:
+    """Return ``a_T`` and ``b_T`` of the alignment theorem.
+
+    ``"plain"`` bounds them by their limits ``β/(1-β)`` and ``√((1-β)/(1+β))``; ``"corrected"`` averages
+    ``β/(1-β) - tβ^t/(1-β^t)`` and ``ν_t`` exactly, as the bias-corrected momentum allows.
+    """
+    beta, T = checked_beta(beta), _checks.integer("T", T, at_least=1)
+    _checks.one_of("start", start, ("plain", "corrected"))
+    limit_drift, limit_square = beta / (1 - beta), (1 - beta) / (1 + beta)
+    if start == "plain" or beta == 0.0:
+        return MomentumFactors(limit_drift, math.sqrt(limit_square), limit_square)
+    # past `settled`, β^t < 1e-22 and every summand equals its limit to the last digit
+    settled = min(T, math.ceil(-51 / math.log(beta)))
+    drift = noise = square = 0.0
+    for first in range(1, settled + 1, _CHUNK):
+        t = np.arange(first, min(first + _CHUNK, settled + 1), dtype=np.float64)
+        power = beta**t
+        one_minus = -np.expm1(t * math.log(beta))
+        nu_square = limit_square * (1 + power) / one_minus
+        drift += float(np.sum(limit_drift - t * power / one_minus))
+        noise += float(np.sum(np.sqrt(nu_square)))
+        square += float(np.sum(nu_square))
+    rest = T - settled
+    return MomentumFactors(
+        (drift + rest * limit_drift) / T,
+        (noise + rest * math.sqrt(limit_square)) / T,
+        (square + rest * limit_square) / T,
+    )
+
+
+def theorem_beta(problem: Problem) -> float:
+    """Return ``β = 1 - min{√(LDB)/(σ√(rT)), 1}``, and 0 without noise (Kim & Oh 2026, Theorem 1)."""
+    if problem.sigma == 0.0:
+        return 0.0
+    ratio = math.sqrt(problem.L * problem.D * problem.B) / (problem.sigma * math.sqrt(problem.r * problem.T))
+    return min(max(0.0, 1 - ratio), math.nextafter(1.0, 0.0))
+
+
+def alignment_terms(
+    problem: Problem, *, rho: float, s: float, eta: float, beta: float, start: Start
+) -> dict[str, float]:
+    """Return the named terms of the alignment theorem for ``ρ_t ≥ rho > 0`` and ``s_t ≤ s`` fixed beforehand."""
+    factors = momentum_factors(beta, problem.T, start)
+    L, D, T = problem.L, problem.D, problem.T
+    terms = {
+        "descent": problem.descent_term(eta) / rho,
+        "curvature": L * eta * s * s / 2 / rho,
+        "drift": (rho + s) * L * eta * s * factors.drift / rho,
+        "noise": (rho + s) * problem.noise * factors.noise / rho,
+    }
+    if start == "plain":
+        terms["start"] = (rho + s) * beta * math.sqrt(2 * L * D) / (T * (1 - beta)) / rho
+    return terms
+
+
+def best_eta(problem: Problem, *, rho: float, s: float, beta: float, start: Start) -> float:
+    """Return the η that balances ``D/(Tη)`` against the terms linear in η."""
+    curvature = s * s / 2 + (rho + s) * s * momentum_factors(beta, problem.T, start).drift
+    return math.sqrt(problem.D / (problem.T * problem.L * curvature))
+
+
+def alignment_bound(
+    *,
+    L: float,
+    D: float,
+    sigma: float,
+    r: int,
+    B: int,
+    T: int,
+    alignment: float,
+    op_norm: float = 1.0,
+    eta: float | None = None,
+    beta: float | None = None,
+    start: Start = "plain",
+) -> Bound:
+    r"""Bound the average gradient norm of any method of known alignment (generalises Kim & Oh 2026, Theorem 1).
+
+    With ``ρ = alignment·op_norm`` and ``s = op_norm``, both fixed before the run (for instance by
+    :func:`alignment_floor`; a value observed during the run is not such a constant, see :func:`run_bound`):
+
+        avg ≤ (1/ρ) [ D/(Tη) + Lηs²/2 + (ρ+s)(Lηs·a_T + σ√(r/B)·b_T) ]  (+ a start-up term with ``start="plain"``).
+
+    For a network pass ``L`` of the product norm, ``r = Σ_l r_l``, ``sigma² = Σ_l σ_l²`` and the alignment of
+    :func:`network_alignment`; every trained parameter must be counted.
+
+    Args:
+        L: smoothness constant from the operator to the nuclear norm.
+        D: ``f(W_0) - f*``.
+        sigma: bound on one sample's standard deviation, Frobenius norm.
+        r: rank bound, ``min(m, n)``.
+        B: batch size.
+        T: number of steps.
+        alignment: ``ρ/s`` in (0, 1].
+        op_norm: gain s.
+        eta: step size; None takes the best one for this β.
+        beta: momentum; None takes the theorem's choice.
+        start: ``"plain"``, or ``"corrected"`` for the sharper bias-corrected averages.
+
+    Example:
+        >>> b = alignment_bound(L=1.0, D=1.0, sigma=0.0, r=4, B=1, T=100, alignment=0.5)
+        >>> round(b.total, 4), b.dominant
+        (0.2828, 'descent')
+    """
+    problem = Problem(L, D, sigma, r, B, T)
+    a = _checks.real("alignment", alignment, low=-1.0, high=1.0)
+    s = _checks.positive("op_norm", op_norm)
+    _checks.one_of("start", start, ("plain", "corrected"))
+    rho = a * s
+    used_beta = theorem_beta(problem) if beta is None else checked_beta(beta)
+    if a <= 0.0:
+        return Bound.none(
+            f"alignment = {a:g}: the direction need not descend", eta=eta if eta is not None else 0.0, beta=used_beta
+        )
+    used_eta = best_eta(problem, rho=rho, s=s, beta=used_beta, start=start) if eta is None else checked_eta(eta)
+    terms = alignment_terms(problem, rho=rho, s=s, eta=used_eta, beta=used_beta, start=start)
+    return Bound.of(terms, f"alignment theorem with rho = {rho:g}, s = {s:g}", eta=used_eta, beta=used_beta)
+
+
+class Alignment(NamedTuple):
+    """Descent ρ, gain s and alignment ρ/s of one step; all zero when the momentum is zero."""
+
+    descent: float
+    gain: float
+    alignment: float
+
+
+def network_alignment(inner: Sequence[float], nuclear: Sequence[float], gain: Sequence[float]) -> Alignment:
+    """Combine layers under the dual pair ``Σ_l ‖·‖_*`` and ``max_l ‖·‖_op``.
+
+    Args:
+        inner: ``⟨M_l, O_l⟩`` for each layer.
+        nuclear: ``‖M_l‖_*`` for each layer.
+        gain: ``‖O_l‖_op`` for each layer.
+
+    Example:
+        >>> network_alignment([3.0, 1.0], [3.0, 2.0], [1.0, 1.0]).alignment
+        0.8
+    """
+    if not len(inner) == len(nuclear) == len(gain) or not len(inner):
+        raise ValueError(
+            f"network_alignment needs one inner product, nuclear norm and gain per layer, got "
+            f"{len(inner)}, {len(nuclear)} and {len(gain)}: pass three sequences of one length"
+        )
+    total, s = math.fsum(nuclear), max(gain)
+    if total == 0.0 or s == 0.0:
+        return Alignment(0.0, 0.0, 0.0)
+    rho = math.fsum(inner) / total
+    return Alignment(rho, s, rho / s)
+
+
+class RunBound(NamedTuple):
+    """The per-run certificate: bounds the ρη-weighted average of ``‖∇f(W_{t-1})‖_*``, hence its minimum."""
+
+    total: float
+    terms: dict[str, float]
+    confidence: float
+    status: str
+    reason: str
+
+
+def staleness(gains: Array, etas: Array, L: float, beta: float) -> Array:
+    """Return ``A_t = L Σ_{i<t} η_i s_i (β^{t-i} - β^t)/(1 - β^t)`` for t = 1…T."""
+    A = np.zeros_like(gains)
+    if beta == 0.0:
+        return A
+    decayed = moved = 0.0  # Σ_{i<t} η_i s_i β^{t-i} and Σ_{i<t} η_i s_i
+    for t in range(1, len(gains) + 1):
+        A[t - 1] = L * (decayed - beta**t * moved) / -math.expm1(t * math.log(beta))
+        step = float(etas[t - 1] * gains[t - 1])
+        decayed, moved = beta * (decayed + step), moved + step
+    return A
+
+
+def run_bound(
+    rho: Sequence[float],
+    gain: Sequence[float],
+    *,
+    L: float,
+    D: float,
+    sigma: float,
+    r: int,
+    B: int,
+    eta: float | Sequence[float],
+    beta: float,
+    failure: float = 0.05,
+) -> RunBound:
+    r"""Certify one run from the ρ_t and s_t of every step (heavy-ball or EMA momentum from zero).
+
+        Σ η_tρ_t‖∇f(W_{t-1})‖_* ≤ D + (L/2) Σ η_t²s_t² + Σ η_t(|ρ_t|+s_t)(A_t + B_t)
+
+    Without noise it holds on every run. With noise, Cauchy-Schwarz and Markov bound the last sum with probability
+    ``1 - failure``. ``D`` may be ``f(W_0) - f(W_T)`` where that is known.
+
+    Args:
+        rho: descent ρ_t of steps 1…T, none left out.
+        gain: gain s_t of steps 1…T.
+        L: smoothness constant.
+        D: ``f(W_0) - f*``.
+        sigma: bound on one sample's standard deviation.
+        r: rank bound.
+        B: batch size.
+        eta: step size, one for all steps or one per step.
+        beta: momentum.
+        failure: probability with which the noise part may fail.
+    """
+    rhos, gains = np.asarray(rho, dtype=np.float64), np.asarray(gain, dtype=np.float64)
+    if rhos.ndim != 1 or rhos.shape != gains.shape or not rhos.size:
+        raise ValueError(
+            f"run_bound needs rho and gain of every step, got shapes {rhos.shape} and {gains.shape}: "
+            f"pass two sequences of length T"
+        )
+    problem = Problem(L, D, sigma, r, B, len(rhos))
+    beta = checked_beta(beta)
+    failure = _checks.real("failure", failure, low=0.0, high=1.0, low_open=True)
+    if np.ndim(eta) and np.shape(eta) != rhos.shape:
+        raise ValueError(f"eta must be one number or one per step, got shape {np.shape(eta)} for {rhos.size} steps")
+    etas = np.broadcast_to(np.asarray(eta, dtype=np.float64), rhos.shape)
+    if not np.all(np.isfinite(etas) & (etas > 0)):
+        raise ValueError(f"eta must be positive at every step, got a smallest value of {etas.min()}: drop such steps")
+    weight = float(np.sum(etas * rhos))
+    if weight <= 0:
+        return RunBound(math.inf, {}, 1.0, "not_applicable", f"sum of eta·rho = {weight:g}: the run does not descend")
+    load = etas * (np.abs(rhos) + gains)
+    terms = {
+        "descent": D / weight,
+        "curvature": L / 2 * float(np.sum((etas * gains) ** 2)) / weight,
+        "drift": float(np.sum(load * staleness(gains, etas, L, beta))) / weight,
+    }
+    if sigma:
+        nu_square = len(rhos) * momentum_factors(beta, len(rhos), "corrected").noise_square
+        terms["noise"] = math.sqrt(float(np.sum(load**2)) * nu_square / failure) * problem.noise / weight
+    reason = f"every step of {len(rhos)} counted" + (f"; noise by Markov at {failure:g}" if sigma else "")
+    return RunBound(math.fsum(terms.values()), terms, 1.0 - (failure if sigma else 0.0), "applies", reason)
