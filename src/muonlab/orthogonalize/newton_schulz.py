@@ -178,21 +178,24 @@ def _segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspa
     product = commuting_product(R)
     Q = workspace.take(R.shape)
     c = _polynomial_of(segment[0], R, square, product, workspace, out=Q)
-    if len(segment) > 1:
-        Z, spare = workspace.take(R.shape), workspace.take(R.shape)
-        product(R, R, Q, beta=c, out=spare)
-        product(spare, spare, Q, beta=c, out=R)
-        add_identity(Q, c)
-        for j, p in enumerate(segment[1:], start=2):
-            c = _polynomial_of(p, R, None, product, workspace, out=Z)
-            if j < len(segment):
-                product(R, R, Z, beta=c, out=spare)
-                product(spare, spare, Z, beta=c, out=R)
-            product(Q, Q, Z, beta=c, out=spare)
-            Q, spare = spare, Q
-        workspace.give(Z, spare)
-        return Q
-    return add_identity(Q, c)
+    if len(segment) == 1:
+        return add_identity(Q, c)
+    spare = workspace.take(R.shape)
+    product(R, R, Q, beta=c, out=spare)
+    product(spare, spare, Q, beta=c, out=R)
+    add_identity(Q, c)
+    Z = spare
+    for left, p in zip(range(len(segment) - 2, -1, -1), segment[1:], strict=True):
+        c = _polynomial_of(p, R, None, product, workspace, out=Z)
+        spare = workspace.take(R.shape)
+        if left:
+            product(R, R, Z, beta=c, out=spare)
+            product(spare, spare, Z, beta=c, out=R)
+        product(Q, Q, Z, beta=c, out=spare)
+        workspace.give(Q)
+        Q = spare
+    workspace.give(Z)
+    return Q
 
 
 def _polynomial_of(
@@ -208,6 +211,6 @@ def _polynomial_of(
     U = add_identity(torch.neg(R, out=workspace.take(R.shape)))
     if square is not None:
         add_identity(square.add_(U, alpha=2.0), -1.0)  # (I - R)² = R² + 2(I - R) - I
-    without_constant(p.coefficients_u, U, product, workspace, out=out, square=square)
+    without_constant(p.coefficients_u, U, product, workspace, out=out, square=square, consume=True)
     workspace.give(U)
     return p.coefficients_u[0]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from muonlab import _checks
 from muonlab.orthogonalize.matrices import check_matrices, compute_dtype_for, map_matrices, require_finite
-from muonlab.orthogonalize.prescale import scaled_with_care
+from muonlab.orthogonalize.prescale import to_unit_range
 from muonlab.orthogonalize.workspace import Workspace
 
 PolarMethod = Literal["auto", "svd", "gram"]
@@ -76,8 +76,12 @@ def _relative_tolerance(A: Tensor) -> float:
 
 
 def _by_svd(A: Tensor, rank_tol: float | None) -> Tensor:
-    U, sigma, Vh = torch.linalg.svd(A, full_matrices=False)
-    threshold = _relative_tolerance(A) * sigma[..., :1] if rank_tol is None else rank_tol
+    S, exponent = to_unit_range(A)
+    U, sigma, Vh = torch.linalg.svd(S, full_matrices=False)
+    if rank_tol is None:
+        threshold = _relative_tolerance(A) * sigma[..., :1]
+    else:
+        threshold = torch.ldexp(torch.full_like(sigma[..., :1], rank_tol), -exponent[..., 0])
     factor: Tensor = (U * (sigma > threshold).to(A.dtype)[..., None, :]) @ Vh
     return factor
 
@@ -90,7 +94,7 @@ def _by_gram(A: Tensor) -> Tensor:
     """
     if A.shape[-2] > A.shape[-1]:
         return _by_gram(A.mT).mT
-    S = scaled_with_care(A, "frobenius")[0].double()
+    S = to_unit_range(A)[0].double()
     lam, U = torch.linalg.eigh(S @ S.mT)
     sigma = lam.clamp_min(0).sqrt()
     tolerance = _relative_tolerance(A)

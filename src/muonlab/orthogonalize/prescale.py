@@ -6,6 +6,7 @@ underflows on the way and scaling the input by a power of two changes no bit of 
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -51,11 +52,28 @@ def unit_scale(
     S = _dense(M, dtype, workspace)
     if prescale == "none":
         return S, 1.0
-    if S.device.type == "cpu" and S.ndim == 2:  # reading a number off a CPU costs no synchronisation
-        norm = float(frobenius_norm(S))
-        if _SAFE[0] <= norm <= _SAFE[1]:
-            return S, 1 / (max(1.0, norm) if prescale == "paper" else norm)
-    return scaled_with_care(S, prescale)
+    if S.device.type != "cpu" or S.ndim != 2:
+        return _scale_on_device(S, prescale)
+    norm, power = float(frobenius_norm(S)), 1.0  # reading a number off a CPU costs no synchronisation
+    if not _SAFE[0] <= norm <= _SAFE[1]:
+        S, exponent = to_unit_range(S)
+        norm, power = float(frobenius_norm(S)), 2.0 ** int(exponent)
+    if prescale == "paper" and norm * power < 1:
+        return S, power
+    if not math.isfinite(norm):
+        return S, math.nan  # 1/inf = 0 would turn an infinite input into a harmless zero
+    return S, 1 / norm if norm else 0.0
+
+
+def _scale_on_device(S: Tensor, prescale: Prescale) -> tuple[Tensor, Tensor]:
+    """Do the same with tensors, so that nothing waits for the device."""
+    S, exponent = to_unit_range(S)
+    norm = frobenius_norm(S).to(S.dtype)[..., None, None]
+    c = torch.where(norm == 0, norm, 1 / norm).where(torch.isfinite(norm), torch.nan)
+    if prescale == "paper":
+        power = torch.ldexp(torch.ones_like(norm), exponent)
+        c = torch.where(norm * power < 1, power, c)
+    return S, c
 
 
 def _dense(M: Tensor, dtype: torch.dtype, workspace: Workspace) -> Tensor:
@@ -70,23 +88,16 @@ def _scaled_half(M: Tensor, prescale: Prescale, workspace: Workspace) -> Tensor:
     X = workspace.take(M.shape)
     if prescale == "none":
         return X.copy_(M)
-    S, c = scaled_with_care(_at_least_float(M), prescale)
+    S, c = _scale_on_device(_at_least_float(M), prescale)
     return X.copy_(S.mul_(c))
 
 
-def scaled_with_care(M: Tensor, prescale: Prescale) -> tuple[Tensor, Tensor]:
-    """Scale by an exact power of two first: whatever the range of M, neither norms nor products leave theirs."""
+def to_unit_range(M: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``M·2^-e`` and e with the largest entry in [½, 1): exact, and no norm or product leaves its range then."""
     largest = torch.maximum(M.amax((-2, -1), keepdim=True), -M.amin((-2, -1), keepdim=True))
     limit = 126 if M.dtype == torch.float32 else 1022
     exponent = torch.frexp(largest).exponent.clamp(-limit, limit)
-    unit = torch.ones_like(largest)
-    S = M * torch.ldexp(unit, -exponent)
-    norm = frobenius_norm(S).to(S.dtype)[..., None, None]
-    c = torch.where(norm == 0, norm, 1 / norm)
-    if prescale == "paper":
-        back = torch.ldexp(unit, exponent)
-        c = torch.where(norm * back >= 1, c, back)
-    return S, c
+    return M * torch.ldexp(torch.ones_like(largest), -exponent), exponent
 
 
 def gram_scale(

@@ -58,7 +58,7 @@ def gram(X: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor:
 
 
 def _splits(m: int, k: int, A: Tensor) -> bool:
-    return m * m * k >= _SPLIT_WORK and A.device.type == "cpu"
+    return m >= 32 and m * m * k >= _SPLIT_WORK and A.device.type == "cpu"
 
 
 def mirrored_product(
@@ -95,34 +95,41 @@ def without_constant(
     *,
     out: Tensor,
     square: Tensor | None = None,
+    consume: bool = False,
 ) -> None:
     """Set ``out ← Σ_{k≥1} c_k V^k`` for a symmetric V by Paterson and Stockmeyer's scheme, with the fewest products.
 
     Args:
         coefficients: ``c_0 … c_κ`` with κ ≥ 1; ``c_0`` is left to the caller, who never needs ``c_0 I`` added.
-        V: symmetric matrix or stack; not changed.
+        V: symmetric matrix or stack.
         product: the product to use.
         workspace: where everything on the way comes from.
         out: where the result goes.
         square: ``V²`` where it is known already; its buffer is used up.
+        consume: whether V may be overwritten, which saves a buffer.
     """
     c, kappa = coefficients, len(coefficients) - 1
     if kappa == 2 and square is None:  # fused: V² is never stored by itself
         product(V, V, V, beta=c[1], alpha=c[2], out=out)
         return
-    s = block_size(kappa)
     powers = [V] if square is None else [V, square]  # V, V², …, Vˢ
+    s = max(block_size(kappa), len(powers))
     while len(powers) < s:
         power = workspace.take(V.shape)
         powers.append(product(power, powers[-1], V, beta=0.0, out=power))
     top = (-(-kappa // s) - 1) * s  # the top block holds c[top] … c[κ], at most s + 1 terms
-    Z = _combination(c[top:], powers, out if top == 0 else workspace.take(V.shape))
+    Z: Tensor | None = None
     for first in range(top - s, -1, -s):  # Z + c[·] I ← Vˢ (Z + c[first + s] I) + c[first] I + c[first + 1] V + …
         low = _combination(c[first : first + s], powers, out if first == 0 else workspace.take(V.shape))
+        if Z is None:
+            last_use = consume and first == 0 and s > 1
+            Z = _combination(c[top:], powers, V if last_use else workspace.take(V.shape))
         add_identity(Z, c[first + s])
         product(low, powers[s - 1], Z, out=low)
-        workspace.give(Z)
+        workspace.give(*(() if Z is V else (Z,)))
         Z = low
+    if Z is None:
+        _combination(c, powers, out)
     workspace.give(*powers[1:])
 
 

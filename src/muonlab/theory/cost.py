@@ -11,9 +11,12 @@ _METHODS: tuple[FlopMethod, ...] = ("standard", "gram", "horner", "svd", "svd_fu
 
 
 def block_size(kappa: int) -> int:
-    """Return the Paterson-Stockmeyer block size with the fewest products for degree κ (the smaller one in a tie)."""
+    """Return the Paterson-Stockmeyer block size with the fewest products for degree κ.
+
+    In a tie the one that holds the fewest matrices: 2, then the smaller.
+    """
     kappa = _checks.integer("kappa", kappa, at_least=1)
-    return min(range(1, kappa + 1), key=lambda s: (_products_with(kappa, s), s))
+    return min(range(1, kappa + 1), key=lambda s: (_products_with(kappa, s), s != 2, s))
 
 
 def _products_with(kappa: int, s: int) -> int:

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from muonlab.orthogonalize import hardware
+
+
+def test_single_and_double_precision_multiply_everywhere():
+    assert hardware.multiplies_in_hardware(torch.float32)
+    assert hardware.multiplies_in_hardware(torch.float64)
+    assert not hardware.multiplies_in_hardware(torch.int8)
+
+
+@pytest.mark.parametrize(("dtype", "flag"), [(torch.bfloat16, "avx512_bf16"), (torch.float16, "avx512_fp16")])
+def test_half_precision_on_a_cpu_counts_only_with_instructions_for_it(monkeypatch, dtype, flag):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True}, raising=False)
+    assert hardware.multiplies_in_hardware(dtype)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True}, raising=False)
+    assert not hardware.multiplies_in_hardware(dtype)
+
+
+def test_throughput_is_operations_over_seconds():
+    gemm = hardware.gemm_throughput(64, repeats=3)
+    assert gemm.flops_per_second == pytest.approx(2 * 64**3 / gemm.seconds, rel=1e-12)
+    svd = hardware.svd_throughput(16, 32, repeats=3)
+    assert svd.flops_per_second == pytest.approx((4 * 16**2 * 32 + 8 * 16**3) / svd.seconds, rel=1e-12)
+    assert gemm.seconds > 0
+    assert svd.seconds > 0
+
+
+def test_sizes_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match=r"size must be at least 1, got 0"):
+        hardware.gemm_throughput(0)
+    with pytest.raises(ValueError, match=r"repeats must be at least 1, got 0"):
+        hardware.svd_throughput(repeats=0)
+
+
+def test_diagnosis_is_plain_data():
+    report = hardware.diagnose()
+    assert json.loads(json.dumps(report, allow_nan=False)) == json.loads(json.dumps(report))
+    assert report["versions"]["torch"] == torch.__version__
+    assert report["hardware_products"]["cpu"]["float32"] is True
+    assert report["gemm_over_svd"] > 0
