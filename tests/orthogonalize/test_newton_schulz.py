@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import mpmath
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from muonlab import newton_schulz
-from muonlab.orthogonalize import METHODS, PRESCALES
+from muonlab import newton_schulz, polar
+from muonlab.orthogonalize import METHODS, PRESCALES, release
 from muonlab.orthogonalize.newton_schulz import _iterate
 from muonlab.orthogonalize.segments import plan
 from muonlab.orthogonalize.workspace import Workspace
@@ -149,9 +152,10 @@ def test_a_batch_gets_bit_for_bit_what_each_matrix_gets_alone(shape, method, pre
 @pytest.mark.parametrize("name", ["quintic x5", "taylor 5 x3", "polar express x8", "identity"])
 def test_the_stacked_code_for_devices_agrees_with_the_single_one(name, shape, prescale):
     schedule = SCHEDULES[name]
-    stack = torch.randn(shape, generator=torch.Generator().manual_seed(6)) * torch.tensor([1.0, 1e-25, 1e25, 0.1])[
-        :, None, None
-    ]
+    stack = (
+        torch.randn(shape, generator=torch.Generator().manual_seed(6))
+        * torch.tensor([1.0, 1e-25, 1e25, 0.1])[:, None, None]
+    )
     if prescale in ("none", "paper"):
         stack = stack / stack.abs().amax((1, 2), keepdim=True) * 0.01
     m, n = min(shape[1:]), max(shape[1:])
@@ -190,6 +194,36 @@ def test_an_input_that_requires_grad_gives_a_detached_result():
     O = newton_schulz(M)
     assert not O.requires_grad
     assert M.grad is None
+
+
+def test_inference_mode_and_tracing_leave_no_buffers_behind_for_later_calls():
+    M = gaussian(4, 6)
+    expected = newton_schulz(M)
+    release()
+    with torch.inference_mode():
+        assert torch.equal(newton_schulz(M), expected)
+    assert torch.equal(newton_schulz(M), expected)
+    release()
+    with FakeTensorMode() as mode:
+        assert newton_schulz(mode.from_tensor(torch.zeros(2, 4, 6)).to("meta")).shape == (2, 4, 6)
+    assert torch.equal(newton_schulz(M), expected)
+
+
+def test_autocast_does_not_change_the_dtype_of_the_computation():
+    M = gaussian(4, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        O, P = newton_schulz(M), polar(M)
+    assert torch.equal(O, newton_schulz(M))
+    assert torch.equal(P, polar(M))
+
+
+def test_threads_do_not_share_buffers():
+    matrices = [gaussian(20, 30, seed=s) for s in range(8)]
+    expected = [newton_schulz(M) for M in matrices]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            results = list(pool.map(newton_schulz, matrices))
+            assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (0, 3, 4), (2, 0, 4), (2, 3, 0)])

@@ -65,7 +65,9 @@ def test_zero_gives_zero_and_empty_gives_empty(method):
 def test_a_batch_gets_bit_for_bit_what_each_matrix_gets_alone(method):
     batch = torch.randn(2, 3, 17, 11, generator=torch.Generator().manual_seed(0))
     together = polar(batch, method=method)
-    assert torch.equal(together.flatten(0, 1), torch.stack([polar(M.clone(), method=method) for M in batch.flatten(0, 1)]))
+    assert torch.equal(
+        together.flatten(0, 1), torch.stack([polar(M.clone(), method=method) for M in batch.flatten(0, 1)])
+    )
 
 
 def test_the_gram_route_keeps_float32_accuracy_down_to_its_tolerance():

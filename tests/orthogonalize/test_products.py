@@ -80,12 +80,12 @@ def test_a_workspace_hands_its_buffers_out_again():
 
 
 def test_a_thread_keeps_small_workspaces_and_lets_large_ones_go():
-    cpu = torch.device("cpu")
+    M = gaussian(2, 3)
     release()
-    first = borrow(torch.float32, cpu)
-    settle(first, torch.float32, cpu)
-    assert borrow(torch.float32, cpu) is first
-    assert borrow(torch.float32, cpu) is not first, "a borrowed workspace must not be lent twice"
+    first = borrow(M, torch.float32)
+    settle(first, M, torch.float32)
+    assert borrow(M, torch.float32) is first
+    assert borrow(M, torch.float32) is not first, "a borrowed workspace must not be lent twice"
     first.take(torch.Size((KEPT_BYTES // 4 + 1,)))
-    settle(first, torch.float32, cpu)
-    assert borrow(torch.float32, cpu) is not first
+    settle(first, M, torch.float32)
+    assert borrow(M, torch.float32) is not first

@@ -27,7 +27,19 @@ def gaussian(m: int, n: int, seed: int = 0) -> Tensor:
 def zoo() -> dict[str, Tensor]:
     """Return every specimen by name."""
     animals: dict[str, Tensor] = {}
-    for m, n in ((1, 1), (1, 7), (7, 1), (2, 2), (5, 3), (16, 40), (40, 16), (64, 64), (64, 216), (64, 576), (511, 513)):
+    for m, n in (
+        (1, 1),
+        (1, 7),
+        (7, 1),
+        (2, 2),
+        (5, 3),
+        (16, 40),
+        (40, 16),
+        (64, 64),
+        (64, 216),
+        (64, 576),
+        (511, 513),
+    ):
         animals[f"gaussian {m}x{n}"] = gaussian(m, n, seed=m + n)
     for m, n in ((8, 8), (33, 65), (65, 33), (64, 576)):
         r = min(m, n)

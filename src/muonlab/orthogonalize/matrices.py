@@ -57,10 +57,13 @@ def map_matrices(M: Tensor, dtype: torch.dtype, write: Callable[[Tensor, Tensor,
     On a CPU the matrices are done one by one, each in buffers of its own alignment, so that a matrix gets the same bits
     alone and in a batch. Elsewhere the whole stack is one call. ``out_i`` has the compute dtype and contiguous memory.
     """
+    if torch.amp.is_autocast_available(M.device.type) and torch.is_autocast_enabled(M.device.type):
+        with torch.autocast(M.device.type, enabled=False):  # the dtype is the caller's, not the region's
+            return map_matrices(M, dtype, write)
     result = torch.empty(M.shape, dtype=M.dtype, device=M.device)
     if not M.numel():
         return result
-    workspace = borrow(dtype, M.device)
+    workspace = borrow(M, dtype)
     one_call = M.ndim == 2 or M.device.type != "cpu"
     if one_call and M.ndim <= 3 and M.dtype == dtype:
         write(M, result, workspace)
@@ -72,5 +75,5 @@ def map_matrices(M: Tensor, dtype: torch.dtype, write: Callable[[Tensor, Tensor,
             write(A, target, workspace)
             out.copy_(target)
         workspace.give(target)
-    settle(workspace, dtype, M.device)
+    settle(workspace, M, dtype)
     return result

@@ -40,9 +40,9 @@ def newton_schulz(
 ) -> Tensor:
     r"""Apply ``X ← p(X Xᵀ) X`` q times to the scaled matrix (Kim & Oh 2026, Algorithm 1, lines 5-9).
 
-    The result has the singular vectors of ``M`` and the singular values ``F_q(σ_i/α)``. It is new memory, detached from
-    any graph; ``M`` is not changed. Leading dimensions are a batch; on a CPU each matrix of a batch gets the bits that
-    it gets alone.
+    The result has the singular vectors of ``M`` (Lemmas 9 and 10) and the singular values ``F_q(σ_i/α)``. It is new
+    memory, detached from any graph; ``M`` is not changed. Leading dimensions are a batch; on a CPU each matrix of a
+    batch gets the bits that it gets alone.
 
     Args:
         M: real matrix or batch of matrices, shape (…, m, n), tall or wide.

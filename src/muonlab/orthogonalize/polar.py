@@ -29,7 +29,8 @@ def polar(
     r"""Return ``U Vᵀ`` over the singular values above the rank tolerance (Kim & Oh 2026, Algorithm 2, line 5).
 
     A partial isometry on the range of ``M``: directions whose singular value is at most the tolerance are mapped to
-    zero, and zero to zero (Remark 2). The result is new memory, detached from any graph.
+    zero, and zero to zero (Remark 2). ``⟨M, P⟩ = ‖M‖_*``, and scaling M changes nothing (Proposition 2). The result is
+    new memory, detached from any graph.
 
     Args:
         M: real matrix or batch of matrices, shape (…, m, n).

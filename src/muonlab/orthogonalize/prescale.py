@@ -42,8 +42,9 @@ def frobenius_norm(X: Tensor) -> Tensor:
 def unit_scale(
     M: Tensor, dtype: torch.dtype, prescale: Prescale, workspace: Workspace
 ) -> tuple[Tensor, float | Tensor]:
-    """Return S and c such that ``c·S`` is the input scaled by ``"frobenius"``, ``"paper"`` or ``"none"``.
+    """Return S and c such that ``c·S`` is the scaled input, with δ_0 < 1 (Kim & Oh 2026, Remark 1).
 
+    The scale here is that of ``"frobenius"``, ``"paper"`` or ``"none"``; the others refine it in :func:`gram_scale`.
     S is ``M`` itself where its range and layout allow, so that scaling touches Gram-sized matrices only; zero stays
     zero. Where S had to be copied its buffer comes from the workspace and is not given back.
     """
@@ -105,7 +106,8 @@ def gram_scale(
 ) -> tuple[Tensor, Tensor | None]:
     """Return ``1/α`` with ``α ≥ ‖X‖_op`` for ``X = c·S``, ``R = X Xᵀ``, ``‖X‖_F ≤ 1``; and ``R²`` where it was formed.
 
-    ``schatten4``: ``α = ‖R‖_F^{1/2}``; ``schatten8``: ``‖R²‖_F^{1/4}``; ``spectral``: :func:`spectral_bound`.
+    The norms α are Schatten norms (Kim & Oh 2026, Definition 4), each at least the operator norm. ``schatten4``:
+    ``α = ‖R‖_F^{1/2}``; ``schatten8``: ``‖R²‖_F^{1/4}``; ``spectral``: :func:`spectral_bound`.
     """
     square = None
     if prescale == "schatten4":

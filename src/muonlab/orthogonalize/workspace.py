@@ -43,19 +43,25 @@ class Workspace:
 _kept = _Kept()
 
 
-def borrow(dtype: torch.dtype, device: torch.device) -> Workspace:
-    """Return a workspace for one call: on a CPU the one this thread kept, elsewhere a new one (torch caches there).
+def borrow(M: Tensor, dtype: torch.dtype) -> Workspace:
+    """Return a workspace for one call on ``M``: the one this thread kept, or a new one.
 
     It is taken out of the store, so that a call that fails half-way leaves nothing behind.
     """
-    kept = _kept.by_dtype.pop(dtype, None) if device.type == "cpu" else None
-    return kept or Workspace(dtype, device)
+    kept = _kept.by_dtype.pop(dtype, None) if _keeps(M) else None
+    return kept or Workspace(dtype, M.device)
 
 
-def settle(workspace: Workspace, dtype: torch.dtype, device: torch.device) -> None:
+def settle(workspace: Workspace, M: Tensor, dtype: torch.dtype) -> None:
     """Keep a workspace for this thread's next call unless it has grown large."""
-    if device.type == "cpu" and workspace.nbytes <= KEPT_BYTES:
+    if workspace.nbytes <= KEPT_BYTES and _keeps(M):
         _kept.by_dtype[dtype] = workspace
+
+
+def _keeps(M: Tensor) -> bool:
+    """Tell whether buffers outlive the call: not on devices (torch caches there), nor traced or inference tensors."""
+    ordinary = type(M) is Tensor and M.device.type == "cpu"
+    return ordinary and not torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
 
 
 def release() -> None:

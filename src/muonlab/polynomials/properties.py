@@ -85,7 +85,7 @@ class Analysis:
 
 
 def analyse(p: Polynomial) -> Analysis:
-    """Carry out the paper's last appendix for any polynomial: range of p, ``τ'`` at the ends, extrema of ``τ``.
+    """Decide Proposition 1 for any polynomial as the paper's last appendix does: range of p, ``τ'``, extrema of ``τ``.
 
     The digits printed there for the ad-hoc polynomial are slightly off: τ'(0) is 11.86458 (printed 11.8641), τ'(1) is
     -0.506823 (printed -0.5087), and the coefficient of λ² in τ' is 110.3869 (printed 110.3556). Nor is "p in [0, 1]" a

@@ -66,7 +66,7 @@ def _maximum(b: list[Fraction], centre: int) -> Fraction:
         pieces = [half for piece in still_open for half in _halves(piece)]
         scale <<= len(b) - 1
         found = max(found << (len(b) - 1), *(max(piece[0], piece[-1]) for piece in pieces))
-    return Fraction(max(max(piece) for piece in pieces), scale)
+    return Fraction(max(found + slack + 1, *(max(piece) for piece in pieces)), scale)
 
 
 def range_on(coefficients: Sequence[Fraction], low: Fraction, high: Fraction) -> tuple[Fraction, Fraction]:

@@ -20,7 +20,7 @@ def taylor(kappa: int) -> Polynomial:
     r"""Return ``p_κ(λ) = Σ_{s≤κ} c_s (1-λ)^s`` with exact coefficients (Kim & Oh 2026, Definition 2).
 
     Args:
-        kappa: degree in ``λ``, at least 1; 1 is the cubic and 2 the quintic iteration.
+        kappa: degree in ``λ``, at least 1; 1 is the cubic and 2 the quintic iteration (Corollary 2).
 
     Example:
         >>> taylor(2).coefficients

@@ -70,7 +70,11 @@ def theorem_beta(problem: Problem) -> float:
 def alignment_terms(
     problem: Problem, *, rho: float, s: float, eta: float, beta: float, start: Start
 ) -> dict[str, float]:
-    """Return the named terms of the alignment theorem for ``ρ_t ≥ rho > 0`` and ``s_t ≤ s`` fixed beforehand."""
+    """Return the named terms of the alignment theorem for ``ρ_t ≥ rho > 0`` and ``s_t ≤ s`` fixed beforehand.
+
+    Descent and curvature come from the descent lemma with Hölder's inequality, the start-up term from the gradient gap,
+    here in the nuclear norm (Kim & Oh 2026, Lemmas 4, 6 and 7).
+    """
     factors = momentum_factors(beta, problem.T, start)
     L, D, T = problem.L, problem.D, problem.T
     terms = {
@@ -125,7 +129,8 @@ def alignment_bound(
         op_norm: gain s.
         eta: step size; None takes the best one for this β.
         beta: momentum; None takes the theorem's choice.
-        start: ``"plain"``, or ``"corrected"`` for the sharper bias-corrected averages.
+        start: ``"plain"``, or ``"corrected"`` for bias-corrected averages, which drop the start-up term but keep more
+            noise in the first 1/(1-β) steps; at the theorem's β it is the sharper one.
 
     Example:
         >>> b = alignment_bound(L=1.0, D=1.0, sigma=0.0, r=4, B=1, T=100, alignment=0.5)
@@ -220,13 +225,13 @@ def run_bound(
         Σ η_tρ_t‖∇f(W_{t-1})‖_* ≤ D + (L/2) Σ η_t²s_t² + Σ η_t(|ρ_t|+s_t)(A_t + B_t)
 
     Without noise it holds on every run. With noise, Cauchy-Schwarz and Markov bound the last sum with probability
-    ``1 - failure``. ``D`` may be ``f(W_0) - f(W_T)`` where that is known.
+    ``1 - failure``. A step of negative ρ_t climbs; the sum then bounds no minimum, and the answer is "not applicable".
 
     Args:
         rho: descent ρ_t of steps 1…T, none left out.
         gain: gain s_t of steps 1…T.
         L: smoothness constant.
-        D: ``f(W_0) - f*``.
+        D: ``f(W_0) - f*``, or ``f(W_0) - f(W_T)`` (of either sign) where that is known.
         sigma: bound on one sample's standard deviation.
         r: rank bound.
         B: batch size.
@@ -240,7 +245,8 @@ def run_bound(
             f"run_bound needs rho and gain of every step, got shapes {rhos.shape} and {gains.shape}: "
             f"pass two sequences of length T"
         )
-    problem = Problem(L, D, sigma, r, B, len(rhos))
+    D = _checks.real("D", D)
+    problem = Problem(L, max(D, 0.0), sigma, r, B, len(rhos))
     beta = checked_beta(beta)
     failure = _checks.real("failure", failure, low=0.0, high=1.0, low_open=True)
     if np.ndim(eta) and np.shape(eta) != rhos.shape:
@@ -249,8 +255,10 @@ def run_bound(
     if not np.all(np.isfinite(etas) & (etas > 0)):
         raise ValueError(f"eta must be positive at every step, got a smallest value of {etas.min()}: drop such steps")
     weight = float(np.sum(etas * rhos))
-    if weight <= 0:
-        return RunBound(math.inf, {}, 1.0, "not_applicable", f"sum of eta·rho = {weight:g}: the run does not descend")
+    if weight <= 0 or rhos.min() < 0:
+        climbing = int((rhos < 0).sum())
+        reason = f"rho is negative at {climbing} of {rhos.size} steps" if climbing else "rho is zero at every step"
+        return RunBound(math.inf, {}, 1.0, "not_applicable", f"{reason}: such steps need not descend")
     load = etas * (np.abs(rhos) + gains)
     terms = {
         "descent": D / weight,

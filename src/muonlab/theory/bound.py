@@ -55,7 +55,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Problem:
-    """The constants that every theorem speaks of, checked once (Kim & Oh 2026, Assumptions 1 and 2)."""
+    """The constants that every theorem speaks of, checked once (Kim & Oh 2026, Assumptions 1 and 2, Definition 5)."""
 
     L: float
     D: float
@@ -73,7 +73,7 @@ class Problem:
 
     @property
     def noise(self) -> float:
-        """``σ √(r/B)``: nuclear norm of one batch's noise."""
+        """``σ √(r/B)``: bound on the nuclear norm of a batch's noise (Kim & Oh 2026, Lemma 8, Proposition 2)."""
         return self.sigma * math.sqrt(self.r / self.B)
 
     def descent_term(self, eta: float) -> float:

@@ -162,7 +162,7 @@ def sgdm_bound(
     constants: Constants = "sharp",
     L_F: float | None = None,
 ) -> Bound:
-    r"""Bound the average gradient norm of SGD with momentum (Kim & Oh 2026, Theorem 3).
+    r"""Bound the average gradient norm of SGD with momentum (Kim & Oh 2026, Theorem 3, by way of Lemma 5).
 
     The terms stand under one root: their squares add up to the square of the total. SGD-M needs only the Frobenius
     smoothness constant ``L_F``, which lies between L/r and L. With ``L_F = L`` Muon saves √r, as the paper's Table 1

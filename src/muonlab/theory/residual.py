@@ -121,7 +121,7 @@ def chi(
     lambda_0: float | None = None,
     sigma_min: float | None = None,
 ) -> float:
-    """Return ``χ_q = 1/(1 - ε_q)`` (Kim & Oh 2026, Theorem 2); arguments as in :func:`residual_after`.
+    """Return ``χ_q = 1/(1 - ε_q)`` (Kim & Oh 2026, Theorem 2, Corollary 1); arguments as in :func:`residual_after`.
 
     Example:
         >>> chi(0.75, kappa=2, q=0)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_inside_the_repository_resolve(page):
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+://|mailto:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = page if not path else (page.parent / path)
+        assert linked.exists(), f"{page.relative_to(ROOT)} links to {target}"
+        if anchor and linked.suffix == ".md":
+            titles = re.findall(r"^#+ (.+)$", linked.read_text(), flags=re.M)
+            slugs = {re.sub(r"[^\w\- ]", "", t.lower()).replace(" ", "-") for t in titles}
+            assert anchor in slugs, f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_every_theory_page_is_listed_in_the_index():
+    index = (ROOT / "docs/theory/index.md").read_text()
+    for page in (ROOT / "docs/theory").glob("*.md"):
+        assert page.name == "index.md" or f"({page.name})" in index, page.name
+
+
+def test_pages_name_only_functions_and_files_that_exist():
+    source = "\n".join(p.read_text() for p in (ROOT / "src").rglob("*.py"))
+    for page in (ROOT / "docs/theory").glob("*.md"):
+        text = page.read_text()
+        for name in re.findall(r"`(?:tests|src|benchmarks|examples)/[^`\s]+`", text):
+            assert (ROOT / name.strip("`").split("::")[0]).exists(), f"{page.name} names {name}"
+        for name in re.findall(r"`muonlab\.[\w.]+\.(\w+)`", text):
+            known = re.search(rf"\b{name}\b", source) or (ROOT / "src").rglob(f"{name}.py")
+            assert known, f"{page.name} names {name}"

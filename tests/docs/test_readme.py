@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def tracked() -> list[str]:
+    """Return the files of the repository, or of the folder when it is not one."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    names = listed.stdout.split() if listed.returncode == 0 else [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+    return [name for name in names if (ROOT / name).is_file()]
+
+
+def tree() -> str:
+    readme = (ROOT / "README.md").read_text()
+    return readme.split("## The tree")[1].split("```")[1]
+
+
+def test_the_tree_has_a_line_for_every_source_file():
+    text = tree()
+    for name in tracked():
+        path = Path(name)
+        if path.parts[0] in ("src", "benchmarks", "examples") and path.suffix == ".py":
+            if path.name == "__init__.py" and path.parent.name != "muonlab":
+                continue
+            assert re.search(rf"\b{re.escape(path.name)} ", text), f"{name} is not in the README's tree"
+
+
+def test_the_tree_names_no_file_that_is_gone():
+    names = {Path(name).name for name in tracked()}
+    for name in re.findall(r"[\w.-]+\.(?:py|md|toml|lock|cff|json)\b", tree()):
+        assert name in names, f"{name} is in the README's tree but not in the repository"
+
+
+def test_the_example_is_ten_lines():
+    readme = (ROOT / "README.md").read_text()
+    example = readme.split("## Ten lines")[1].split("```")[1]
+    assert len(re.findall(r"^>>> ", example, flags=re.M)) == 10
+
+
+def test_nothing_is_too_long_to_read():
+    for name in tracked():
+        if name.startswith("src/") and name.endswith(".py"):
+            assert len((ROOT / name).read_text().splitlines()) <= 320, f"{name} does more than one thing"
