@@ -30,10 +30,12 @@ def tau_is_increasing(p: Polynomial) -> bool:
 
 
 def _dtau_cofactor(p: Polynomial) -> Exact:
-    """Return ``τ'`` in powers of u without its zero at u = 0, which has order κ for ``p_κ``."""
-    dtau_u = derivative(p.exact_phi)
-    order = next(k for k, c in enumerate(dtau_u) if c != 0)
-    return dtau_u[order:]
+    """Return ``τ'`` in powers of u without its zeros at the ends of [0, 1] (order κ at u = 0 for ``p_κ``)."""
+    return reflect(_without_zero_at_zero(reflect(_without_zero_at_zero(derivative(p.exact_phi)))))
+
+
+def _without_zero_at_zero(a: Exact) -> Exact:
+    return a[next(k for k, c in enumerate(a) if c != 0) :]
 
 
 def preserves_unit_ball(p: Polynomial) -> bool:

@@ -11,43 +11,48 @@ from muonlab.polynomials import Polynomial, Schedule, taylor
 from muonlab.polynomials.ranges import schedule_range
 
 
-class Pair(NamedTuple):
-    """A residual δ and its complement λ = 1 - δ, each with full relative precision."""
+class State(NamedTuple):
+    """A residual δ, λ = 1 - δ and s = √λ, each with full relative precision (λ underflows long before s does)."""
 
     delta: float
     lam: float
+    s: float
+
+    @classmethod
+    def of_delta(cls, delta: float) -> State:
+        """Complete a residual."""
+        return cls(delta, 1 - delta, math.sqrt(1 - delta))
 
 
-def _start(delta_0: float | None, lambda_0: float | None, sigma_min: float | None) -> Pair:
-    given = [
-        name
-        for name, v in zip(("delta_0", "lambda_0", "sigma_min"), (delta_0, lambda_0, sigma_min), strict=True)
-        if v is not None
-    ]
+def _start(delta_0: float | None, lambda_0: float | None, sigma_min: float | None) -> State:
+    values = {"delta_0": delta_0, "lambda_0": lambda_0, "sigma_min": sigma_min}
+    given = [name for name, value in values.items() if value is not None]
     if len(given) != 1:
         raise ValueError(
             f"give exactly one of delta_0, lambda_0, sigma_min, got {' and '.join(given) or 'none'}: "
             f"lambda_0 = 1 - delta_0 = sigma_min**2"
         )
     if delta_0 is not None:
-        delta = _checks.real("delta_0", delta_0, low=0.0, high=1.0, high_open=True)
-        return Pair(delta, 1 - delta)
+        return State.of_delta(_checks.real("delta_0", delta_0, low=0.0, high=1.0, high_open=True))
     if lambda_0 is not None:
         lam = _checks.real("lambda_0", lambda_0, low=0.0, high=1.0, low_open=True)
-        return Pair(1 - lam, lam)
+        return State(1 - lam, lam, math.sqrt(lam))
     s = _checks.real("sigma_min", sigma_min, low=0.0, high=1.0, low_open=True)
-    return Pair((1 - s) * (1 + s), s * s)
+    return State((1 - s) * (1 + s), s * s, s)
 
 
-def _step(p: Polynomial, at: Pair) -> Pair:
-    """Apply δ ← φ(δ), λ ← τ(λ) and keep whichever result is the smaller one, from which the other follows exactly."""
-    delta, lam = p.phi(at.delta), p.tau(at.lam)
-    return Pair(delta, 1 - delta) if delta < 0.5 else Pair(1 - lam, lam)
+def _step(p: Polynomial, at: State) -> State:
+    """Apply δ ← φ(δ), λ ← τ(λ), s ← s·p(s²); where δ is small it has the digits, where it is not the others have."""
+    delta = p.phi(at.delta)
+    if delta < 0.5:
+        return State.of_delta(delta)
+    lam = p.tau(at.lam)
+    return State(1 - lam, lam, p.step(at.s))
 
 
 def _after(
     delta_0: float | None, kappa: int, q: int, bound: bool, lambda_0: float | None, sigma_min: float | None
-) -> Pair:
+) -> State:
     p = taylor(kappa)
     q = _checks.integer("q", q, at_least=0)
     at = _start(delta_0, lambda_0, sigma_min)
@@ -55,14 +60,17 @@ def _after(
         for _ in range(q):
             at = _step(p, at)
         return at
-    if at.delta == 0.0:
+    if at.delta == 0.0 or q == 0:
         return at
     log_delta = math.log(at.delta) if at.delta < 0.5 else math.log1p(-at.lam)
     try:
         exponent = float((kappa + 1) ** q) * log_delta
     except OverflowError:
-        return Pair(0.0, 1.0)
-    return Pair(math.exp(exponent), -math.expm1(exponent))
+        return State(0.0, 1.0, 1.0)
+    if exponent == 0.0:  # λ has underflowed: δ^n = 1 - nλ to all digits
+        return State(1.0, 0.0, math.sqrt(float((kappa + 1) ** q)) * at.s)
+    lam = -math.expm1(exponent)
+    return State(math.exp(exponent), lam, math.sqrt(lam))
 
 
 def residual_after(
@@ -109,7 +117,7 @@ def polar_error(
         0.5
     """
     at = _after(delta_0, kappa, q, bound, lambda_0, sigma_min)
-    return at.delta / (1 + math.sqrt(at.lam))
+    return at.delta / (1 + at.s)
 
 
 def chi(
@@ -127,7 +135,7 @@ def chi(
         >>> chi(0.75, kappa=2, q=0)
         2.0
     """
-    return 1 / math.sqrt(_after(delta_0, kappa, q, bound, lambda_0, sigma_min).lam)
+    return 1 / _after(delta_0, kappa, q, bound, lambda_0, sigma_min).s
 
 
 class ScheduleError(NamedTuple):

@@ -1,0 +1,74 @@
+"""Lemma 8: a batch of B samples has variance σ²/B (Kim & Oh 2026, Lemma 8)."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from muonlab.theory import alignment_bound, muon_bound, sgdm_bound
+from tests.paper.simulation import gaussian
+
+SAMPLES = ((Fraction(3), Fraction(-1), Fraction(0)), (Fraction(-1), Fraction(2), Fraction(1)),
+           (Fraction(-2), Fraction(-1), Fraction(-1)))  # fmt: skip
+
+
+def square(v):
+    return sum(x * x for x in v)
+
+
+VARIANCE = sum(square(v) for v in SAMPLES) / 3
+
+
+def batch_moments(B):
+    """Second moment and mean norm of the average of B independent samples, over all 3^B batches."""
+    batches = list(itertools.product(SAMPLES, repeat=B))
+    squares = [square([sum(column) / B for column in zip(*batch, strict=True)]) for batch in batches]
+    return sum(squares) / len(batches), sum(math.sqrt(s) for s in squares) / len(batches)
+
+
+def shrinks(B, exponent=1):
+    """Check ``E‖mean - ∇f‖_F² ≤ σ²/B^exponent`` and ``E‖·‖_F ≤ σ/B^(exponent/2)``."""
+    second, first = batch_moments(B)
+    return second <= VARIANCE / B**exponent and first <= math.sqrt(VARIANCE / B**exponent) * (1 + 1e-12)
+
+
+def test_the_samples_are_unbiased():
+    assert all(sum(column) == 0 for column in zip(*SAMPLES, strict=True))
+
+
+@pytest.mark.parametrize("B", range(1, 7))
+def test_the_variance_of_a_batch_is_exactly_sigma_squared_over_its_size(B):
+    assert batch_moments(B)[0] == VARIANCE / B
+    assert shrinks(B)
+
+
+@pytest.mark.parametrize("B", range(2, 7))
+def test_a_faster_decay_in_the_batch_size_is_rejected(B):
+    assert not shrinks(B, exponent=2)
+    assert not shrinks(B, exponent=Fraction(11, 10))
+
+
+@pytest.mark.parametrize(("sigma", "B"), [(1.0, 1), (2.0, 4), (0.5, 16)])
+def test_the_gaussian_noise_of_the_simulations_has_the_variance_it_claims(sigma, B):
+    rng, draw = np.random.default_rng(0), gaussian(sigma, B)
+    mean = np.mean([np.sum(draw(rng, np.zeros((3, 5))) ** 2) for _ in range(4000)])
+    assert mean == pytest.approx(sigma**2 / B, rel=0.04, abs=0.0)
+
+
+@pytest.mark.parametrize("bound", [muon_bound, sgdm_bound, alignment_bound])
+def test_noise_terms_of_the_rates_fall_with_the_root_of_the_batch(bound):
+    given = {"L": 1.0, "D": 1.0, "sigma": 3.0, "r": 5, "T": 40, "eta": 0.01, "beta": 0.5}
+    if bound is alignment_bound:
+        given["alignment"] = 0.7
+    one, many = (bound(B=B, **given).terms["noise"] for B in (1, 9))
+    assert one == pytest.approx(3 * many, rel=1e-12, abs=0.0)
+    assert one != pytest.approx(9 * many, rel=1e-3, abs=0.0)
+
+
+def test_the_noise_term_of_muon_without_momentum_is_twice_the_nuclear_noise_of_a_batch():
+    given = {"L": 1.0, "D": 1.0, "sigma": 3.0, "r": 5, "B": 4, "T": 40, "eta": 0.01, "beta": 0.0}
+    expected = 2 * 3.0 * math.sqrt(5 / 4)
+    assert muon_bound(constants="paper", **given).terms["noise"] == pytest.approx(expected, rel=1e-12, abs=0.0)
+    assert muon_bound(constants="sharp", **given).terms["noise"] == pytest.approx(expected, rel=1e-12, abs=0.0)

@@ -1,0 +1,241 @@
+"""Exact polynomials and schedules: both bases, both kinds of arithmetic, and what is refused."""
+
+import math
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muonlab.polynomials import Polynomial, Schedule, preset, taylor
+from muonlab.polynomials.base import derivative, horner, multiply, reflect
+
+RATIONAL = st.fractions(-5, 5, max_denominator=60)
+COEFFICIENTS = st.lists(RATIONAL, min_size=1, max_size=6)
+POLYNOMIALS = st.lists(RATIONAL, min_size=2, max_size=5).filter(lambda a: a[-1] != 0).map(Polynomial)
+UNIT = st.fractions(0, 1, max_denominator=1000)
+
+
+def naive(coefficients, x):
+    """Sum of c_k x^k, power by power."""
+    return sum((c * x**k for k, c in enumerate(coefficients)), Fraction(0))
+
+
+@given(COEFFICIENTS, COEFFICIENTS, RATIONAL)
+def test_multiply_gives_the_product_of_the_values(a, b, x):
+    assert naive(multiply(a, b), x) == naive(a, x) * naive(b, x)
+
+
+@given(COEFFICIENTS, RATIONAL)
+def test_horner_agrees_with_the_sum_of_powers(a, x):
+    assert horner(a, x) == naive(a, x)
+
+
+@given(COEFFICIENTS, COEFFICIENTS, RATIONAL)
+def test_derivative_satisfies_the_product_rule(a, b, x):
+    left = naive(derivative(multiply(a, b)), x)
+    assert left == naive(derivative(a), x) * naive(b, x) + naive(a, x) * naive(derivative(b), x)
+
+
+def test_derivative_of_a_cubic_is_the_known_quadratic_and_of_a_constant_zero():
+    assert derivative((Fraction(7), Fraction(1), Fraction(-2), Fraction(5))) == (1, -4, 15)
+    assert derivative((Fraction(7),)) == (0,)
+
+
+@given(COEFFICIENTS, RATIONAL)
+def test_reflect_rewrites_in_powers_of_one_minus_x_and_undoes_itself(a, x):
+    assert naive(reflect(a), 1 - x) == naive(a, x)
+    assert reflect(reflect(a)) == tuple(a)
+
+
+@given(POLYNOMIALS, UNIT)
+def test_both_bases_give_the_same_value_exactly(p, lam):
+    assert p(lam) == naive(p.exact, lam) == naive(p.exact_u, 1 - lam)
+
+
+@given(POLYNOMIALS, UNIT)
+def test_tau_phi_and_step_follow_from_p_exactly(p, x):
+    assert p.tau(x) == x * p(x) ** 2
+    assert p.phi(x) == 1 - p.tau(1 - x) == naive(p.exact_phi, x)
+    assert p.step(x) == x * p(x * x) == naive(p.exact_step, x)
+    assert p.step(-x) == -p.step(x)
+
+
+@given(POLYNOMIALS, UNIT)
+def test_dtau_is_the_derivative_of_lambda_p_squared(p, lam):
+    tau = multiply((Fraction(0), Fraction(1)), multiply(p.exact, p.exact))
+    assert p.dtau(lam) == naive(derivative(tau), lam)
+
+
+@pytest.mark.parametrize("kappa", [1, 2, 3, 5, 10, 30])
+def test_floats_agree_with_fractions_to_the_last_digits(kappa):
+    p = taylor(kappa)
+    for x in np.linspace(0.0, 1.0, 33):
+        exact = Fraction(float(x))
+        for name in ("__call__", "tau", "phi", "step", "dtau"):
+            f = getattr(p, name)
+            assert f(float(x)) == pytest.approx(float(f(exact)), rel=1e-14 * kappa, abs=1e-300), name
+
+
+def test_floats_keep_their_binary_value_and_strings_their_decimal_one():
+    assert Polynomial((0.1, 1)).exact[0] == Fraction(0.1) != Fraction(1, 10)
+    assert Polynomial(("0.1", 1)).exact[0] == Fraction(1, 10)
+    assert Polynomial(("3.4445", "-4.7750", "2.0315")).exact == (
+        Fraction(34445, 10**4),
+        Fraction(-47750, 10**4),
+        Fraction(20315, 10**4),
+    )
+
+
+def test_exact_arguments_get_exact_answers_and_floats_get_floats():
+    p = taylor(2)
+    assert type(p(0)) is Fraction
+    assert type(p.step(Fraction(1, 3))) is Fraction
+    assert type(p(0.5)) is float
+    assert type(p.phi(0.5)) is float
+
+
+def test_arrays_keep_their_shape_and_integers_do_not_wrap():
+    p = Polynomial((1, 1))
+    s = np.array([[0.0, 0.25, 0.5], [0.75, 1.0, 1.5]])
+    np.testing.assert_allclose(p.step(s), s * (1 + s**2), rtol=1e-15, atol=1e-15)
+    assert p.tau(s).shape == p.phi(s).shape == p.dtau(s).shape == s.shape
+    small = np.array([100], dtype=np.int8)
+    assert p.step(small)[0] == 100 + 100**3
+    assert Schedule((p, p))(small)[0] == pytest.approx(float(p.step(p.step(100))), rel=1e-14)
+
+
+def test_a_schedule_does_not_write_into_its_argument():
+    s = np.array([0.25, 0.5])
+    out = Schedule(())(s)
+    out[0] = 9.0
+    assert s.tolist() == [0.25, 0.5]
+
+
+def test_names_are_no_part_of_equality_but_coefficients_are():
+    a, b = Polynomial((2, -1), name="a"), Polynomial((2, -1), name="b")
+    assert a == b
+    assert hash(a) == hash(b)
+    assert a != Polynomial((2, 1))
+    assert Schedule((a,), name="x") == Schedule((b,), name="y")
+    assert len({Schedule((a,)), Schedule((b,)), Schedule((a, a))}) == 2
+
+
+def test_polynomials_are_immutable_and_survive_pickling():
+    p = taylor(3)
+    with pytest.raises(AttributeError):
+        p.exact = ()
+    assert pickle.loads(pickle.dumps(p)) == p
+    assert pickle.loads(pickle.dumps(Schedule.repeat(p, 2)))(0.5) == Schedule.repeat(p, 2)(0.5)
+
+
+@given(POLYNOMIALS, UNIT, st.fractions(Fraction(1, 2), 2, max_denominator=50))
+def test_a_shrunk_polynomial_steps_from_the_divided_value(p, s, safety):
+    assert p.shrunk(safety).step(s) == p.step(s / safety)
+    assert p.shrunk(1) == p
+
+
+@given(st.lists(POLYNOMIALS, max_size=3), UNIT)
+def test_a_schedule_is_the_composition_of_its_steps(ps, s):
+    expected = s
+    for p in ps:
+        expected = expected * naive(p.exact, expected**2)
+    F = Schedule(tuple(ps))
+    assert F(s) == expected
+    assert F.steps == len(F) == len(ps)
+    assert list(F) == ps
+
+
+@given(st.lists(POLYNOMIALS, min_size=1, max_size=3))
+def test_the_slope_is_the_limit_of_f_over_s_at_zero(ps):
+    F = Schedule(tuple(ps))
+    h = Fraction(1, 10**12)
+    assert abs(F(h) / h - F.slope) < Fraction(1, 10**15)
+
+
+def test_adding_schedules_composes_them_in_reading_order():
+    first, second = Schedule.repeat(taylor(1), 1), Schedule.repeat(preset("jordan").polynomial, 2)
+    both = first + second
+    s = Fraction(1, 3)
+    assert both(s) == second(first(s)) != first(second(s))
+    assert both.steps == 3
+    with pytest.raises(TypeError):
+        first + taylor(1)
+
+
+def test_a_safety_factor_divides_the_input_of_every_step_but_the_last():
+    F, c = preset("polar_express").schedule(3), Fraction(101, 100)
+    s = Fraction(2, 7)
+    p0, p1, p2 = F.polynomials
+    assert F.with_safety("1.01")(s) == p2.step(p1.step(p0.step(s / c) / c))
+    assert Schedule(()).with_safety(2) == Schedule(())
+
+
+def test_zero_steps_are_the_identity_and_texts_name_what_they_are():
+    identity = Schedule.repeat(taylor(2), 0)
+    assert identity(Fraction(3, 7)) == Fraction(3, 7)
+    assert identity.slope == 1
+    assert str(identity) == "identity"
+    assert str(Schedule.repeat(taylor(2), 3)) == "taylor2 x3"
+    assert str(Polynomial((1.5, -0.5))) == "Polynomial(1.5, -0.5)"
+
+
+def test_a_list_of_steps_becomes_a_tuple():
+    assert Schedule([taylor(1)]).polynomials == (taylor(1),)
+
+
+@pytest.mark.parametrize("coefficients", [(), (1,), (1, 0), ("1", "2", "0.0")])
+def test_degree_below_one_is_refused_with_the_way_out(coefficients):
+    with pytest.raises(ValueError, match=r"kappa >= 1 .*non-zero leading.*got .*drop the trailing zeros"):
+        Polynomial(coefficients)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, "abc", None, [1]])
+def test_a_coefficient_that_is_no_finite_number_is_refused(bad):
+    with pytest.raises(ValueError, match=r"coefficient must be a finite int, float, Fraction or decimal string, got"):
+        Polynomial((1, bad))
+
+
+@pytest.mark.parametrize("bad", [True, 1j])
+def test_a_boolean_or_complex_coefficient_is_refused(bad):
+    with pytest.raises(TypeError, match=r"coefficient must be an int, float, Fraction or decimal string, got"):
+        Polynomial((1, bad))
+
+
+@pytest.mark.parametrize("bad", ["1.5", b"12", 3, None])
+def test_coefficients_that_are_no_sequence_are_refused(bad):
+    with pytest.raises(TypeError, match=r"coefficients must be a sequence of numbers, got"):
+        Polynomial(bad)
+
+
+@pytest.mark.parametrize("bad", [0, -1, "-0.5"])
+def test_a_safety_factor_of_zero_or_less_is_refused(bad):
+    with pytest.raises(ValueError, match=r"safety factor must be greater than 0, got .*1 leaves the polynomial alone"):
+        taylor(1).shrunk(bad)
+
+
+@pytest.mark.parametrize("bad", [taylor(2), 3, None])
+def test_a_schedule_of_something_else_points_to_repeat(bad):
+    with pytest.raises(TypeError, match=r"takes a sequence of Polynomials, got .*Schedule\.repeat\(polynomial, steps"):
+        Schedule(bad)
+
+
+def test_a_step_that_is_no_polynomial_is_named_by_its_place():
+    with pytest.raises(TypeError, match=r"step 1 of a Schedule must be a Polynomial, got 1\.5 of type float"):
+        Schedule((taylor(1), 1.5))
+
+
+@pytest.mark.parametrize(
+    ("steps", "error", "message"),
+    [
+        (-1, ValueError, r"steps must be at least 0, got -1: pass 0 or more"),
+        (True, TypeError, r"steps must be an integer, got True: pass 1"),
+        (2.0, TypeError, r"steps must be an integer, got 2\.0 of type float: pass a whole number"),
+        ("2", TypeError, r"steps must be an integer, got '2' of type str: pass a whole number"),
+    ],
+)
+def test_repeat_refuses_a_bad_number_of_steps(steps, error, message):
+    with pytest.raises(error, match=message):
+        Schedule.repeat(taylor(1), steps)
