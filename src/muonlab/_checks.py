@@ -9,6 +9,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+LARGEST = 10**300
+"""Whole numbers beyond it have no float."""
+
 
 def integer(name: str, value: object, *, at_least: int) -> int:
     """Return ``value`` as an int that is at least ``at_least``."""
@@ -22,6 +25,8 @@ def integer(name: str, value: object, *, at_least: int) -> int:
         ) from None
     if number < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {number}: pass {at_least} or more")
+    if number > LARGEST:
+        raise ValueError(f"{name} must be at most 1e300, got a number of {len(str(number))} digits: pass a smaller one")
     return number
 
 
@@ -36,11 +41,15 @@ def real(
 ) -> float:
     """Return ``value`` as a float inside the interval from ``low`` to ``high``."""
     if isinstance(value, (bool, str, bytes)):
-        raise TypeError(f"{name} must be a real number, got {value!r} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be a real number, got {value!r} of type {type(value).__name__}: pass a float")
     try:
         number = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        number = math.inf
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a real number, got {value!r} of type {type(value).__name__}") from None
+        raise TypeError(
+            f"{name} must be a real number, got {value!r} of type {type(value).__name__}: pass a float"
+        ) from None
     below = number <= low if low_open else number < low
     above = number >= high if high_open else number > high
     if math.isnan(number) or math.isinf(number) or below or above:

@@ -78,10 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         report, show = _answer(command)
-    except (ValueError, TypeError) as error:
+        text = json.dumps(report, indent=2, allow_nan=False) if command.json else show(report)
+    except (ValueError, TypeError, OverflowError) as error:
         print(f"muonlab: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(report, indent=2, allow_nan=False) if command.json else show(report))
+    print(text)
     return 0
 
 

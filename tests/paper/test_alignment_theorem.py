@@ -240,9 +240,7 @@ def test_with_the_floor_as_constant_the_expectation_bound_needs_no_assumption_on
     alignment = descent_floor(SCHEDULES[name], 3) / s
     for sigma, choice in ((0.0, (None, None)), (2.0, (None, None)), (2.0, (0.05, 0.9)), (2.0, (0.3, 0.2))):
         given = {"L": objective.L, "D": objective.value(start), "sigma": sigma, "r": 3, "B": 2, "T": 25}
-        bound = alignment_bound(
-            alignment=alignment, op_norm=s, eta=choice[0], beta=choice[1], start=start_up, **given
-        )
+        bound = alignment_bound(alignment=alignment, op_norm=s, eta=choice[0], beta=choice[1], start=start_up, **given)
         runs = [
             run(objective, start, DIRECTIONS[name], eta=bound.eta, beta=bound.beta, T=25, noise=gaussian(sigma, 2),
                 seed=seed)

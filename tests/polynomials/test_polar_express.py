@@ -1,6 +1,7 @@
 """Minimax steps: equioscillation, optimality, and the published Polar Express table."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -105,14 +106,16 @@ def test_it_is_better_than_taylor_with_as_many_steps(kappa, ell):
 
 def test_more_steps_and_higher_degrees_lower_the_error():
     by_steps = [schedule_error(polar_express(1e-3, steps=n), 1e-3).epsilon for n in range(1, 8)]
-    assert all(later < earlier for earlier, later in zip(by_steps[:6], by_steps[1:6], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(by_steps[:6]))
     by_degree = [schedule_error(polar_express(0.01, kappa=k, steps=3, cushion=0.0), 0.01).epsilon for k in (1, 2, 3, 4)]
-    assert all(later < earlier for earlier, later in zip(by_degree, by_degree[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(by_degree))
 
 
 def test_without_a_cushion_one_step_is_the_minimax_step():
     F = polar_express(0.1, kappa=2, steps=1, cushion=0.0)
-    np.testing.assert_allclose(F.polynomials[0].coefficients, minimax_step(0.1, 1.0, 2).coefficients, rtol=1e-10, atol=0)
+    np.testing.assert_allclose(
+        F.polynomials[0].coefficients, minimax_step(0.1, 1.0, 2).coefficients, rtol=1e-10, atol=0
+    )
 
 
 def test_the_cushion_flattens_the_first_step_at_a_price():
@@ -131,7 +134,9 @@ def test_no_perturbed_two_step_composition_is_better(seed):
         for _ in range(25):
             moved = Schedule(
                 tuple(
-                    Polynomial([c * (1 + size * z) for c, z in zip(p.coefficients, generator.standard_normal(3), strict=True)])
+                    Polynomial(
+                        [c * (1 + size * z) for c, z in zip(p.coefficients, generator.standard_normal(3), strict=True)]
+                    )
                     for p in F
                 )
             )

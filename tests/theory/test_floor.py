@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -170,19 +171,19 @@ def test_without_steps_it_is_one_over_root_r(r):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_it_falls_with_the_rank(name):
     values = [descent_floor(SCHEDULES[name], r) for r in (1, 4, 16, 64, 256, 1024)]
-    assert all(later <= earlier * 1.0005 for earlier, later in zip(values, values[1:], strict=False))
+    assert all(later <= earlier * 1.0005 for earlier, later in pairwise(values))
     assert values[-1] < values[0]
 
 
 def test_it_rises_with_taylor_steps_and_with_the_schatten_exponent():
     by_steps = [alignment_floor(Schedule.repeat(taylor(2), q), 256) for q in range(9)]
-    assert all(later > earlier for earlier, later in zip(by_steps, by_steps[1:], strict=False))
+    assert all(later > earlier for earlier, later in pairwise(by_steps))
     by_norm = [alignment_floor(SCHEDULES["quintic x1"], 256, schatten=p) for p in (2, 4, 8)]
     assert by_norm[0] < by_norm[1] <= by_norm[2] * 1.0005
 
 
 def dual(F, r, points=400_001):
-    """max over μ of min over s of F(s) + μ (1/(r s) - s), on grids."""
+    """Max over μ of min over s of F(s) + μ (1/(r s) - s), on grids."""
     s = np.geomspace(1e-14, 1.0, points)
     values, slack = F(s), 1 / (r * s) - s
     grid = np.linspace(-30.0, 3.0, 100)

@@ -42,15 +42,16 @@ def momentum_factors(beta: float, T: int, start: Start = "plain") -> MomentumFac
         return MomentumFactors(limit_drift, math.sqrt(limit_square), limit_square)
     # past `settled`, β^t < 1e-22 and every summand equals its limit to the last digit
     settled = min(T, math.ceil(-51 / math.log(beta)))
-    drift = noise = square = 0.0
+    drift = noise = square = mass = moment = 0.0  # mass_t = Σ_{j<t} β^j, moment_t = Σ_{j<t} j β^j
     for first in range(1, settled + 1, _CHUNK):
         t = np.arange(first, min(first + _CHUNK, settled + 1), dtype=np.float64)
-        power = beta**t
-        one_minus = -np.expm1(t * math.log(beta))
-        nu_square = limit_square * (1 + power) / one_minus
-        drift += float(np.sum(limit_drift - t * power / one_minus))
+        before = np.exp((t - 1) * math.log(beta))
+        masses, moments = mass + np.cumsum(before), moment + np.cumsum((t - 1) * before)
+        nu_square = (1 + beta * before) / ((1 + beta) * masses)
+        drift += float(np.sum(moments / masses))  # = β/(1-β) - tβ^t/(1-β^t), without its cancellation near β = 1
         noise += float(np.sum(np.sqrt(nu_square)))
         square += float(np.sum(nu_square))
+        mass, moment = float(masses[-1]), float(moments[-1])
     rest = T - settled
     return MomentumFactors(
         (drift + rest * limit_drift) / T,
@@ -177,6 +178,9 @@ def network_alignment(inner: Sequence[float], nuclear: Sequence[float], gain: Se
             f"network_alignment needs one inner product, nuclear norm and gain per layer, got "
             f"{len(inner)}, {len(nuclear)} and {len(gain)}: pass three sequences of one length"
         )
+    for name, values in (("inner", inner), ("nuclear", nuclear), ("gain", gain)):
+        for value in values:
+            _checks.real(name, value, low=-math.inf if name == "inner" else 0.0)
     total, s = math.fsum(nuclear), max(gain)
     if total == 0.0 or s == 0.0:
         return Alignment(0.0, 0.0, 0.0)
@@ -199,11 +203,11 @@ def staleness(gains: Array, etas: Array, L: float, beta: float) -> Array:
     A = np.zeros_like(gains)
     if beta == 0.0:
         return A
-    decayed = moved = 0.0  # Σ_{i<t} η_i s_i β^{t-i} and Σ_{i<t} η_i s_i
+    total = 0.0  # Σ_{i<t} η_i s_i (β^{t-i} - β^t), by a recursion of positive terms
     for t in range(1, len(gains) + 1):
-        A[t - 1] = L * (decayed - beta**t * moved) / -math.expm1(t * math.log(beta))
-        step = float(etas[t - 1] * gains[t - 1])
-        decayed, moved = beta * (decayed + step), moved + step
+        one_minus = -math.expm1(t * math.log(beta))
+        A[t - 1] = L * total / one_minus
+        total = beta * (total + float(etas[t - 1] * gains[t - 1]) * one_minus)
     return A
 
 
@@ -245,6 +249,10 @@ def run_bound(
             f"run_bound needs rho and gain of every step, got shapes {rhos.shape} and {gains.shape}: "
             f"pass two sequences of length T"
         )
+    if not np.all(np.isfinite(rhos)):
+        raise ValueError("rho must be finite at every step, got NaN or infinity: leave such a run uncertified")
+    if not np.all(np.isfinite(gains) & (gains >= 0)):
+        raise ValueError("gain must be finite and at least 0 at every step, got another value: it is a norm")
     D = _checks.real("D", D)
     problem = Problem(L, max(D, 0.0), sigma, r, B, len(rhos))
     beta = checked_beta(beta)

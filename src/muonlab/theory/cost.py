@@ -83,6 +83,7 @@ def wall_clock_ratio(
         >>> wall_clock_ratio(64, 64, kappa=1, q=3, gemm_throughput=8e10, svd_throughput=1e10)
         8.0
     """
+    m, n = _checks.integer("m", m, at_least=1), _checks.integer("n", n, at_least=1)
     factor = flops(m, n, "svd") / flops(m, n, "horner", kappa, _checks.integer("q", q, at_least=1))
     gemm = _checks.positive("gemm_throughput", gemm_throughput)
     return factor * gemm / _checks.positive("svd_throughput", svd_throughput)

@@ -26,7 +26,7 @@ def alignment_floor(schedule: Schedule, r: int, *, schatten: int = 2) -> float:
     With ``X = M/‖M‖_F`` (``schatten=2``) the singular values satisfy ``Σ s_i² = 1``. If
     ``F(s) + μ (1/(r s) - s) ≥ c`` for all s in (0, 1], multiplying by ``s_i`` and summing over at most r of them gives
     ``⟨X, F(X)⟩ ≥ c ‖X‖_*``. The floor is the best such c over μ ≥ 0, divided by ``max |F|``; the inequality is verified
-    on all of (0, 1] with interval bounds, so the value is a guarantee, at most 0.1 % below the best.
+    on all of (0, 1] with interval bounds, so the value is a guarantee, at most 0.1 % below that best c.
 
     Args:
         schedule: the polynomials of the steps.
@@ -47,7 +47,8 @@ def alignment_floor(schedule: Schedule, r: int, *, schatten: int = 2) -> float:
 
 def descent_floor(schedule: Schedule, r: int, *, schatten: int = 2) -> float:
     """Return the same guarantee for the descent ``ρ`` alone, before the division by ``max |F|``."""
-    return alignment_floor(schedule, r, schatten=schatten) * schedule_error(schedule, 0.0).s_max
+    floor = alignment_floor(schedule, r, schatten=schatten)
+    return floor and floor * schedule_error(schedule, 0.0).s_max  # 0 also where F has no largest value
 
 
 @lru_cache(maxsize=4096)
@@ -61,14 +62,18 @@ def _floor(schedule: Schedule, r: int, power: int) -> float:
 
 
 def _best_multiplier(schedule: Schedule, r: int, power: int) -> float:
-    """Maximise ``min_s [F(s) + μ (1/(r s) - s^(power-1))]``, concave in μ, on a grid; any μ ≥ 0 is valid."""
-    s = np.geomspace(1e-8, 1.0, 20_001)
+    """Maximise ``min_s [F(s) + μ (1/(r s) - s^(power-1))]``, concave in μ, on a grid; any μ ≥ 0 is valid.
+
+    F rises within s of about 1/slope, and the best μ of such a rise is about r/(4·slope): both set the grids.
+    """
+    steep = max(1.0, abs(float(schedule.slope)))
+    s = np.geomspace(1e-3 / steep * 1e-2, 1.0, 20_001)
     F, slack = schedule(s), 1 / (r * s) - s ** (power - 1)
 
     def value(log_mu: float) -> float:
         return float(np.min(F + math.exp(log_mu) * slack))
 
-    low, high = math.log(1e-9), math.log(1e3)
+    low, high = math.log(1e-3 / steep), math.log(1e3)
     for _ in range(80):
         a, b = low + (high - low) / 3, high - (high - low) / 3
         low, high = (a, high) if value(a) < value(b) else (low, b)
@@ -85,15 +90,18 @@ class _Steps:
 
     @classmethod
     def of(cls, schedule: Schedule) -> _Steps:
-        critical, error, low, high = [], 0.0, Fraction(0), Fraction(1)
+        critical, error, relative, low, high = [], 0.0, 0.0, Fraction(0), Fraction(1)
         for p in schedule.polynomials:
             critical.append(_critical_points(p))
-            steepest = max(map(abs, range_on(derivative(p.exact_step), low, high)))
             reach = max(abs(low), abs(high))
-            weight = reach * sum(abs(c) * max(Fraction(1), reach**2) ** k for k, c in enumerate(p.exact_u))
-            error = float(steepest) * error + 4 * (p.kappa + 3) * _UNIT_ROUNDOFF * float(weight)
+            weight = float(sum(abs(c) * max(Fraction(1), reach**2) ** k for k, c in enumerate(p.exact_u)))
+            rounding = 4 * (p.kappa + 3) * _UNIT_ROUNDOFF * weight
+            steepest = max(map(abs, range_on(derivative(p.exact_step), low, high)))
+            error = float(steepest) * error + rounding * float(reach)
+            relative += _relative_rounding(p, rounding, low, high)
             low, high = step_range(p, low, high)
-        return cls(schedule.polynomials, tuple(critical), error)
+        largest = float(max(abs(low), abs(high)))
+        return cls(schedule.polynomials, tuple(critical), min(error, relative * largest))
 
     def range(self, a: Array, b: Array) -> tuple[Array, Array]:
         """Enclose ``F`` on each cell ``[a_i, b_i]``, up to ``error``."""
@@ -106,6 +114,20 @@ class _Steps:
                 high = np.where(inside, np.maximum(high, fx), high)
             a, b = low, high
         return a, b
+
+
+def _relative_rounding(p: Polynomial, rounding: float, low: Fraction, high: Fraction) -> float:
+    """Return what a step adds to the relative error, infinite unless it magnifies none: ``|s f'/f| ≤ 1``, ``p > 0``.
+
+    With ``f(s) = s·p(s²)`` that is ``0 ≤ -λp'`` and ``0 ≤ p + λp'``, as for Taylor polynomials, whose rounding errors
+    therefore add up, however steep the schedule.
+    """
+    lam = (min(low**2, high**2) if low > 0 else Fraction(0), max(low**2, high**2))
+    scaled = tuple(k * a for k, a in enumerate(p.exact))  # λp'
+    least = range_on(p.exact, *lam)[0]
+    falls = range_on(scaled, *lam)[1] <= 0
+    mild = range_on([a + b for a, b in zip(p.exact, scaled, strict=True)], *lam)[0] >= 0
+    return rounding / float(least) if least > 0 and falls and mild else math.inf
 
 
 def _critical_points(p: Polynomial) -> Array:

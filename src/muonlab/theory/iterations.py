@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Literal
 
 from muonlab import _checks
+from muonlab.theory.alignment import alignment_terms
 from muonlab.theory.bound import Bound, Problem
-from muonlab.theory.rates import CONSTANTS, Constants, muon_bound, paper_theta, sgdm_bound
+from muonlab.theory.rates import CONSTANTS, Constants, paper_muon_terms, paper_theta, sgdm_bound
 
 Method = Literal["muon", "svd", "sgdm"]
 _METHODS: tuple[Method, ...] = ("muon", "svd", "sgdm")
@@ -113,27 +114,21 @@ def _best_bound(problem: Problem, method: Method, chi: float, constants: Constan
     """Minimise the explicit bound over β, at the best η of each."""
     if method == "sgdm":
         return _minimise(lambda keep: _sgdm_at(problem, 1 - keep, constants), problem)
-    epsilon = 1 - 1 / chi
-    return _minimise(lambda keep: _muon_at(problem, 1 - keep, epsilon, constants), problem)
+    return _minimise(lambda keep: _muon_at(problem, 1 - keep, 1 / chi, constants), problem)
 
 
-def _constants_of(problem: Problem) -> dict[str, float]:
-    return {"L": problem.L, "D": problem.D, "sigma": problem.sigma}
-
-
-def _muon_at(problem: Problem, beta: float, epsilon: float, constants: Constants) -> Bound:
+def _muon_at(problem: Problem, beta: float, rho: float, constants: Constants) -> Bound:
     """Bound Muon at this β and the η that balances the terms falling and rising in η."""
 
-    def at(eta: float) -> Bound:
-        return muon_bound(
-            L=problem.L, D=problem.D, sigma=problem.sigma, r=problem.r, B=problem.B, T=problem.T,
-            epsilon=epsilon, eta=eta, beta=beta, constants=constants,
-        )  # fmt: skip
+    def at(eta: float) -> dict[str, float]:
+        if constants == "paper":
+            return paper_muon_terms(problem, rho=rho, eta=eta, beta=beta)
+        return alignment_terms(problem, rho=rho, s=1.0, eta=eta, beta=beta, start="plain")
 
     trial = math.sqrt(max(problem.D, 1e-300) / (problem.T * problem.L))
-    terms = at(trial).terms
-    rising = terms["curvature"] + terms["drift"]
-    return at(trial * math.sqrt(max(terms["descent"], 1e-300) / rising))
+    terms = at(trial)
+    best = trial * math.sqrt(max(terms["descent"], 1e-300) / (terms["curvature"] + terms["drift"]))
+    return Bound.of(at(best), f"{constants} constants at the best eta for this beta", eta=best, beta=beta)
 
 
 def _sgdm_at(problem: Problem, beta: float, constants: Constants) -> Bound:

@@ -31,10 +31,10 @@ def _muon_eta(problem: Problem, beta: float) -> float:
     return math.sqrt((1 - beta) * problem.D / (problem.T * problem.L))
 
 
-def paper_muon_terms(problem: Problem, *, epsilon: float, eta: float, beta: float) -> dict[str, float]:
-    """Return the terms of Theorem 1's last line before tuning, which holds for every η and β."""
+def paper_muon_terms(problem: Problem, *, rho: float, eta: float, beta: float) -> dict[str, float]:
+    """Return the terms of Theorem 1's last line before tuning, with ρ = 1 - ε; it holds for every η and β."""
     L, D, T, r = problem.L, problem.D, problem.T, problem.r
-    chi, gain = 1 / (1 - epsilon), 1 + epsilon
+    chi, gain = 1 / rho, 2 - rho
     return {
         "descent": chi * problem.descent_term(eta),
         "curvature": chi * L * eta * gain**2 / 2,
@@ -88,7 +88,7 @@ def muon_bound(
     if epsilon >= 1.0:
         return Bound.none(f"epsilon = {epsilon:g}: Theorem 1 needs a polar error below 1", eta=used_eta, beta=used_beta)
     if constants == "paper":
-        terms = paper_muon_terms(problem, epsilon=epsilon, eta=used_eta, beta=used_beta)
+        terms = paper_muon_terms(problem, rho=1 - epsilon, eta=used_eta, beta=used_beta)
         return Bound.of(terms, "Theorem 1, line before tuning", eta=used_eta, beta=used_beta)
     terms = alignment_terms(problem, rho=1 - epsilon, s=1.0, eta=used_eta, beta=used_beta, start="plain")
     reason = "alignment theorem with rho = 1 - epsilon, s = 1 (holds where the steps keep the operator norm below 1)"

@@ -43,14 +43,14 @@ def rates(
     """
     problem: dict[str, Any] = {"L": L, "D": D, "sigma": sigma, "r": r, "B": B, "T": T}
     _checks.one_of("constants", constants, CONSTANTS)
-    schedule = Schedule.repeat(taylor(kappa), q)
+    schedule = Schedule.repeat(taylor(kappa), _checks.integer("q", q, at_least=0))
     if delta_0 is not None:
         factor = chi(delta_0, kappa, q)
         muon = muon_bound(**problem, epsilon=polar_error(delta_0, kappa, q), constants=constants)
         basis = f"chi_{q} = {factor:.6g} from delta_0 = {delta_0:g}"
     else:
         floor = alignment_floor(schedule, r)
-        factor = 1 / floor
+        factor = 1 / floor if floor else math.inf
         muon = alignment_bound(**problem, alignment=floor)
         basis = f"alignment at least {floor:.4g} for every matrix of rank <= {r}"
     rows = [
@@ -59,9 +59,14 @@ def rates(
         _row(f"Muon (kappa={kappa}, q={q})", muon, basis),
     ]
     if target is not None:
-        methods: tuple[tuple[Method, float], ...] = (("sgdm", 1.0), ("svd", 1.0), ("muon", factor))
-        for row, (method, chi_q) in zip(rows, methods, strict=True):
-            needed = iterations_for(target, method, L=L, D=D, sigma=sigma, r=r, B=B, chi=chi_q, constants=constants)
+        of_muon: Constants = constants if delta_0 is not None else "sharp"
+        methods: tuple[tuple[Method, float, Constants], ...] = (
+            ("sgdm", 1.0, constants),
+            ("svd", 1.0, constants),
+            ("muon", factor, of_muon),
+        )
+        for row, (method, chi_q, used) in zip(rows, methods, strict=True):
+            needed = iterations_for(target, method, L=L, D=D, sigma=sigma, r=r, B=B, chi=chi_q, constants=used)
             row["iterations"] = needed.total
             row["order_terms"] = dict(needed.order)
             row["order_dominant"] = needed.dominant
@@ -73,8 +78,8 @@ def _row(method: str, bound: Bound, basis: str) -> dict[str, Any]:
         "method": method,
         "bound": finite(bound.total),
         "dominant": bound.dominant,
-        "terms": dict(bound.terms),
-        "eta": bound.eta,
+        "terms": {name: finite(value) for name, value in bound.terms.items()},
+        "eta": finite(bound.eta),
         "beta": bound.beta,
         "status": bound.status,
         "reason": bound.reason,

@@ -1,0 +1,173 @@
+"""Steps to a target: the explicit bound reaches it at T, and no step size and momentum reach it at T - 1."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from muonlab.theory import iterations_for, muon_bound, sgdm_bound
+
+BASE = {"L": 1.0, "D": 1.0, "sigma": 0.5, "r": 8, "B": 32}
+CASES = [
+    ("svd", 0.4, {}),
+    ("svd", 0.1, {"sigma": 0.0}),
+    ("muon", 0.8, {"chi": 3.0}),
+    ("muon", 0.6, {"chi": 1.5, "L": 0.2, "D": 2.0}),
+    ("sgdm", 0.5, {}),
+    ("sgdm", 0.9, {"sigma": 2.0, "B": 64}),
+    ("sgdm", 0.3, {"sigma": 0.0}),
+]
+
+
+def bounds(method, constants, chi, L, D, sigma, r, B, T, eta, beta):
+    """The explicit bounds on arrays of η and β; infinite where the theorem gives none."""
+    eps, keep = 1 - 1 / chi, 1 - beta
+    if method != "sgdm":
+        if constants == "paper":
+            inner = D / (T * eta) + L * eta * (1 + eps) ** 2 / 2 + 2 * beta * L * eta * (1 + eps) / keep
+            inner = inner + 2 * sigma * np.sqrt(r / B) * np.sqrt(keep / (1 + beta))
+            return (inner + 2 * beta * np.sqrt(2 * r * L * D) / (T * keep)) / (1 - eps)
+        inner = D / (T * eta) + L * eta / 2
+        inner = inner + (2 - eps) * (L * eta * beta / keep + sigma * np.sqrt(r / B) * np.sqrt(keep / (1 + beta)))
+        return (inner + (2 - eps) * beta * np.sqrt(2 * L * D) / (T * keep)) / (1 - eps)
+    y = L * eta / keep
+    if constants == "sharp":
+        square = 2 * keep * D / (eta * T) + 2 * beta**2 * L * D / (keep * T) + keep * sigma**2 / B
+        return np.where((beta * y / keep) ** 2 + y <= 1 + 1e-12, np.sqrt(r * square), np.inf)
+    theta = 4 * y**2 * (beta**2 + keep**2) / keep**2
+    safe = np.where(theta < 0.25, theta, 0.0)
+    square = 2 * (1 - 2 * safe) / (1 - 4 * safe) * keep * D / (eta * T)
+    square = square + (4 * beta * L * D / (keep * T) + 2 * keep / (1 + beta) * sigma**2 / B) / (1 - 4 * safe)
+    return np.where((theta < 0.25) & (y <= 1), np.sqrt(r * square), np.inf)
+
+
+def least_on_grids(method, constants, chi, problem, T, around):
+    """Smallest bound over a wide grid of η and β, refined around its best point and around the answer's."""
+    least = math.inf
+    centres = [(0.0, 0.0, 9.0, 9.0), (math.log(around.eta), math.log1p(-around.beta), 0.05, 0.05)]
+    for centre in centres:
+        log_eta, log_keep, width_eta, width_keep = centre
+        for _ in range(8):
+            e = np.exp(np.linspace(log_eta - width_eta, log_eta + width_eta, 241))
+            k = np.minimum(np.exp(np.linspace(log_keep - width_keep, log_keep + width_keep, 241)), 1.0)
+            eta, keep = np.meshgrid(e, k, indexing="ij")
+            values = bounds(method, constants, chi, **problem, T=T, eta=eta, beta=1 - keep)
+            best = np.unravel_index(np.argmin(values), values.shape)
+            least = min(least, float(values[best]))
+            log_eta, log_keep = math.log(eta[best]), math.log(keep[best])
+            width_eta, width_keep = width_eta / 8, width_keep / 8
+    return least
+
+
+@pytest.mark.parametrize("constants", ["sharp", "paper"])
+@pytest.mark.parametrize(("method", "target", "changes"), CASES)
+def test_the_bound_reaches_the_target_at_t_and_nothing_reaches_it_one_step_earlier(method, target, changes, constants):
+    problem = {**BASE, **changes}
+    chi = problem.pop("chi", 1.0)
+    needed = iterations_for(target, method, **problem, chi=chi, constants=constants)
+    T, bound = needed.total, needed.bound
+    assert T > 3
+    assert bound.total <= target
+    at = {"eta": bound.eta, "beta": bound.beta, "constants": constants, "T": T, **problem}
+    again = sgdm_bound(**at) if method == "sgdm" else muon_bound(**at, epsilon=1 - 1 / chi)
+    assert again.total == pytest.approx(bound.total, rel=1e-12, abs=0)
+    assert least_on_grids(method, constants, chi, problem, T - 1, bound) > target * (1 - 1e-9)
+    reached = least_on_grids(method, constants, chi, problem, T, bound)
+    assert reached == pytest.approx(bound.total, rel=1e-6, abs=0)  # the grids are fine enough to have found it
+
+
+@pytest.mark.parametrize("constants", ["sharp", "paper"])
+@pytest.mark.parametrize("method", ["muon", "svd", "sgdm"])
+def test_a_smaller_target_never_needs_fewer_steps(method, constants):
+    counts = [iterations_for(t, method, **BASE, constants=constants).total for t in (3.0, 1.0, 0.5, 0.2)]
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0]
+
+
+def test_more_noise_worse_factors_and_papers_constants_never_need_fewer_steps():
+    by_noise = [iterations_for(0.2, "svd", **{**BASE, "sigma": s}).total for s in (0.0, 0.1, 0.5, 1.0)]
+    by_factor = [iterations_for(0.2, "muon", **BASE, chi=c).total for c in (1.0, 1.2, 2.0, 10.0)]
+    by_constants = [iterations_for(0.2, "svd", **BASE, constants=c).total for c in ("sharp", "paper")]
+    for counts in (by_noise, by_factor, by_constants):
+        assert all(a < b for a, b in pairwise(counts))
+
+
+def test_without_noise_the_counts_have_their_closed_forms():
+    quiet = {**BASE, "sigma": 0.0}
+    for target in (0.03, 0.11, 0.7):
+        # alignment theorem: χ √(2LD/T); SGD-M: √(2rLD/T)
+        assert iterations_for(target, "svd", **quiet).total == math.ceil(2 / target**2 * (1 - 1e-12))
+        assert iterations_for(target, "muon", **quiet, chi=2.0).total == math.ceil(8 / target**2 * (1 - 1e-12))
+        assert iterations_for(target, "sgdm", **quiet).total == math.ceil(16 / target**2 * (1 - 1e-12))
+
+
+def test_the_exact_polar_factor_is_muon_with_factor_one():
+    assert iterations_for(0.2, "svd", **BASE) == iterations_for(0.2, "muon", **BASE, chi=1.0)
+
+
+def test_an_easy_target_needs_one_step():
+    assert iterations_for(1e6, "svd", **BASE).total == 1
+
+
+def test_the_order_terms_are_those_of_the_paper():
+    problem, target, chi = {"L": 2.0, "D": 3.0, "sigma": 0.5, "r": 10, "B": 4}, 0.3, 1.7
+    variance = 0.25 / 4
+    muon = iterations_for(target, "muon", **problem, chi=chi).order
+    assert dict(muon) == pytest.approx(
+        {
+            "deterministic": chi**2 * 6 / target**2,
+            "start": chi**2 * 100 * variance / target**2,
+            "stochastic": chi**4 * 10 * variance * 6 / target**4,
+        },
+        rel=1e-13,
+        abs=0,
+    )
+    sgdm = iterations_for(target, "sgdm", **problem).order
+    assert dict(sgdm) == pytest.approx(
+        {"deterministic": 10 * 6 / target**2, "stochastic": 100 * variance * 6 / target**4}, rel=1e-13, abs=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "dominant"),
+    [
+        ({"sigma": 0.01}, "deterministic"),
+        ({"sigma": 5.0, "L": 1e-4}, "start"),
+        ({"sigma": 5.0, "L": 10.0}, "stochastic"),
+    ],
+)
+def test_the_dominant_order_term_is_named(changes, dominant):
+    assert iterations_for(0.5, "svd", **{**BASE, **changes}).dominant == dominant
+
+
+@pytest.mark.parametrize("constants", ["sharp", "paper"])
+@pytest.mark.parametrize("chi", [1e8, 1e17, 1e40])
+def test_a_huge_factor_scales_the_target_and_not_the_steps(chi, constants):
+    target = chi / 10
+    needed = iterations_for(target, "muon", **{**BASE, "sigma": 0.0}, chi=chi, constants=constants)
+    # χ √(2LD/T) in the alignment theorem, twice that in the paper's line as ε tends to 1
+    assert needed.total == pytest.approx(200 if constants == "sharp" else 800, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"target": 0.0}, ValueError, r"target must be a finite number in \(0, inf\), got 0\.0: choose a value inside"),
+        ({"target": -1.0}, ValueError, r"target must be a finite number in \(0, inf\), got -1\.0: choose a value"),
+        ({"target": math.nan}, ValueError, r"target must be a finite number in \(0, inf\), got nan: choose a value"),
+        ({"target": "1"}, TypeError, r"target must be a real number, got '1' of type str"),
+        ({"target": True}, TypeError, r"target must be a real number, got True of type bool"),
+        ({"target": 1e-30}, ValueError, r"target = 1e-30 needs more than 2\*\*100 steps: choose a larger target"),
+        ({"method": "adam"}, ValueError, r"method must be one of 'muon', 'svd', 'sgdm', got 'adam': pick one of these"),
+        ({"constants": "x"}, ValueError, r"constants must be one of 'paper', 'sharp', got 'x': pick one of these"),
+        ({"chi": 0.5}, ValueError, r"chi must be a finite number in \[1, inf\), got 0\.5: choose a value inside"),
+        ({"method": "svd", "chi": 2.0}, ValueError, r"chi belongs to method 'muon', got chi = 2 with 'svd': leave chi"),
+        ({"L": 0.0}, ValueError, r"L must be a finite number in \(0, inf\), got 0\.0: choose a value inside"),
+        ({"sigma": -1.0}, ValueError, r"sigma must be a finite number in \[0, inf\), got -1\.0: choose a value"),
+        ({"B": 0}, ValueError, r"B must be at least 1, got 0: pass 1 or more"),
+    ],
+)
+def test_bad_arguments_are_refused_by_rule_and_value(changes, error, message):
+    with pytest.raises(error, match=message):
+        iterations_for(**{"target": 0.5, **BASE, **changes})

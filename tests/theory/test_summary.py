@@ -1,0 +1,133 @@
+"""The reports behind the command line: three methods side by side, and every registered polynomial."""
+
+import json
+import math
+
+import pytest
+
+from muonlab.polynomials import PRESETS, Schedule, preset, taylor
+from muonlab.theory import (
+    alignment_bound,
+    alignment_floor,
+    chi,
+    iterations_for,
+    muon_bound,
+    polar_error,
+    schedule_error,
+    sgdm_bound,
+)
+from muonlab.theory.summary import RANKS, finite, polynomials, rates
+
+BASE = {"L": 2.0, "D": 3.0, "sigma": 0.7, "r": 48, "B": 16, "T": 5000}
+
+
+def rows(**arguments):
+    return {row["method"]: row for row in rates(**{**BASE, **arguments})["methods"]}
+
+
+@pytest.mark.parametrize("constants", ["sharp", "paper"])
+def test_every_row_is_the_bound_of_its_theorem(constants):
+    table = rows(delta_0=0.9, kappa=1, q=4, constants=constants)
+    assert list(table) == ["SGD-M", "Muon (SVD)", "Muon (kappa=1, q=4)"]
+    assert table["SGD-M"]["bound"] == sgdm_bound(**BASE, constants=constants).total
+    assert table["Muon (SVD)"]["bound"] == muon_bound(**BASE, constants=constants).total
+    expected = muon_bound(**BASE, epsilon=polar_error(0.9, 1, 4), constants=constants)
+    row = table["Muon (kappa=1, q=4)"]
+    assert row["bound"] == expected.total
+    assert (row["eta"], row["beta"], row["dominant"]) == (expected.eta, expected.beta, expected.dominant)
+    assert row["terms"] == dict(expected.terms)
+    assert f"{chi(0.9, 1, 4):.6g}" in row["basis"]
+
+
+@pytest.mark.parametrize("constants", ["sharp", "paper"])
+def test_without_a_residual_muon_is_rated_by_its_floor(constants):
+    floor = alignment_floor(Schedule.repeat(taylor(2), 3), BASE["r"])
+    row = rows(constants=constants)["Muon (kappa=2, q=3)"]
+    assert row["bound"] == alignment_bound(**BASE, alignment=floor).total
+    assert f"{floor:.4g}" in row["basis"]
+    assert "rank <= 48" in row["basis"]
+
+
+def test_a_target_adds_iteration_counts():
+    table = rows(delta_0=0.5, target=0.8)
+    constants = {k: v for k, v in BASE.items() if k != "T"}
+    expected = {
+        "SGD-M": iterations_for(0.8, "sgdm", **constants),
+        "Muon (SVD)": iterations_for(0.8, "svd", **constants),
+        "Muon (kappa=2, q=3)": iterations_for(0.8, "muon", **constants, chi=chi(0.5)),
+    }
+    for method, needed in expected.items():
+        assert table[method]["iterations"] == needed.total
+        assert table[method]["order_terms"] == dict(needed.order)
+        assert table[method]["order_dominant"] == needed.dominant
+    assert all("iterations" not in row for row in rows().values())
+
+
+def test_an_infinite_bound_becomes_none_with_its_reason():
+    row = rows(sigma=0.0, constants="paper")["SGD-M"]
+    assert row["bound"] is None
+    assert row["status"] == "not_applicable"
+    assert "not below 1/4" in row["reason"]
+
+
+def test_the_report_repeats_the_question():
+    report = rates(**BASE, target=2.0, constants="paper")
+    assert report["problem"] == BASE
+    assert (report["target"], report["constants"]) == (2.0, "paper")
+    json.dumps(report, allow_nan=False)
+
+
+@pytest.mark.parametrize("delta_0", [0.0, 0.5, 1 - 1e-12])
+def test_reports_hold_only_what_json_can_hold(delta_0):
+    text = json.dumps(rates(**{**BASE, "sigma": 0.0}, delta_0=delta_0, constants="paper"), allow_nan=False)
+    assert "NaN" not in text
+    assert "Infinity" not in text
+
+
+def test_finite_keeps_numbers_and_drops_the_rest():
+    assert finite(1.5) == 1.5
+    assert finite(math.inf) is None
+    assert finite(-math.inf) is None
+    assert finite(math.nan) is None
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_every_registered_polynomial_is_listed_with_what_it_guarantees(steps):
+    listed = {row["name"]: row for row in polynomials(steps)["polynomials"]}
+    assert sorted(listed) == sorted(PRESETS)
+    for name, row in listed.items():
+        schedule = preset(name).schedule(steps)
+        assert row["steps"] == steps
+        assert row["slope"] == pytest.approx(math.prod(p.coefficients[0] for p in schedule), rel=1e-12, abs=0)
+        assert row["s_max"] == schedule_error(schedule, 0.0).s_max
+        assert row["alignment_floor"] == {str(r): alignment_floor(schedule, r) for r in RANKS}
+        assert row["coefficients"] == [list(p.coefficients) for p in preset(name).table]
+        assert row["safety"] == float(preset(name).safety)
+        assert row["source"] == preset(name).source
+    json.dumps(polynomials(steps), allow_nan=False)
+
+
+def test_only_the_taylor_polynomials_are_covered_by_the_papers_theorem():
+    covered = {row["name"]: row["covered_by_paper"] for row in polynomials()["polynomials"]}
+    assert covered == {"cubic": True, "quintic": True, "jordan": False, "polar_express": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"constants": "best"},
+            ValueError,
+            r"constants must be one of 'paper', 'sharp', got 'best': pick one of these",
+        ),
+        ({"kappa": 0}, ValueError, r"kappa must be at least 1, got 0: pass 1 or more"),
+        ({"q": -1}, ValueError, r"steps must be at least 0, got -1: pass 0 or more|q must be at least 0, got -1"),
+        ({"delta_0": 1.0}, ValueError, r"delta_0 must be a finite number in \[0, 1\), got 1\.0: choose a value inside"),
+        ({"target": 0.0}, ValueError, r"target must be a finite number in \(0, inf\), got 0\.0: choose a value inside"),
+        ({"T": 0}, ValueError, r"T must be at least 1, got 0: pass 1 or more"),
+        ({"L": "1"}, TypeError, r"L must be a real number, got '1' of type str"),
+    ],
+)
+def test_bad_arguments_are_refused_by_rule_and_value(changes, error, message):
+    with pytest.raises(error, match=message):
+        rates(**{**BASE, **changes})
