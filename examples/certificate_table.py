@@ -64,6 +64,4 @@ def main() -> None:
 if __name__ == "__main__":
     start = time.perf_counter()
     main()
-    print(
-        f"\nDone in {time.perf_counter() - start:.1f} s. Next: muonlab rates, muonlab list polynomials, muonlab doctor."
-    )
+    print(f"\nDone in {time.perf_counter() - start:.1f} s. Next: .venv/bin/muonlab rates | list polynomials | doctor.")

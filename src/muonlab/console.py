@@ -45,13 +45,13 @@ def rates(report: dict[str, Any]) -> str:
             m["bound"],
             m["dominant"],
             m["eta"],
-            m["beta"],
+            m["one_minus_beta"],
             *([m["iterations"]] if counted else []),
             m["basis"],
         ]
         for m in report["methods"]
     ]
-    header = ["method", "bound", "largest term", "eta", "beta", *(["steps to target"] if counted else []), "basis"]
+    header = ["method", "bound", "largest term", "eta", "1 - beta", *(["steps to target"] if counted else []), "basis"]
     reasons = [f"{m['method']}: no bound. {m['reason']}." for m in report["methods"] if m["bound"] is None]
     title = f"Average nuclear norm of the gradient after T steps, at most ({report['constants']} constants)"
     target = [f"Steps to target {report['target']:g}: smallest T at the best eta and beta."] if counted else []
@@ -73,10 +73,10 @@ def polynomials(report: dict[str, Any]) -> str:
         ]
         for e in entries
     ]
-    header = ["name", "kappa", "slope at 0", "largest", *(f"floor r={r}" for r in ranks), "Theorem 2"]
+    header = ["name", "kappa", "slope at 0", "max F", *(f"floor r={r}" for r in ranks), "paper covers it"]
     sources = [f"{e['name']}: {e['source']}" for e in entries]
     note = (
-        f"After {entries[0]['steps']} steps, raw numbers. floor: alignment that every matrix of rank <= r reaches. "
+        f"After {entries[0]['steps']} steps, raw (no safety factor). floor: alignment of every matrix of rank <= r. "
         f"{report['any_degree']}."
     )
     return "\n".join([table(header, rows), "", note, "", *sources])

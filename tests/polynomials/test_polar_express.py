@@ -1,12 +1,14 @@
 """Minimax steps: equioscillation, optimality, and the published Polar Express table."""
 
 import math
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from muonlab.polynomials import Polynomial, Schedule, minimax_step, polar_express, preset, taylor
+from muonlab.polynomials.ranges import schedule_range
 from muonlab.theory import schedule_error
 
 INTERVALS = [(1e-3, 1.0, 2), (0.05, 1.0, 1), (0.3, 1.7, 2), (0.5, 1.5, 3), (0.1, 1.9, 4), (0.02, 1.0, 5), (0.9, 1.1, 2)]
@@ -180,3 +182,12 @@ def test_bad_arguments_are_refused_by_rule_and_value(arguments, error, message):
 def test_minimax_step_refuses_an_impossible_interval(arguments, error, message):
     with pytest.raises(error, match=message):
         minimax_step(*arguments)
+
+
+def test_high_degrees_are_solved_or_refused_with_the_way_out():
+    for arguments in ((0.9, 12, 1), (0.1, 12, 2), (1e-3, 8, 4)):
+        schedule = Schedule.polar_express(*arguments)
+        low, high = schedule_range(schedule, Fraction(arguments[0]))
+        assert 0 < low <= high < 2
+    with pytest.raises(ValueError, match=r"solvable in float64, got kappa = 40 on .*lower kappa, or raise ell"):
+        Schedule.polar_express(1e-9, 40, 2, cushion=0.0)

@@ -207,7 +207,8 @@ def test_staleness_agrees_with_the_double_sum(seed, beta):
 @pytest.mark.parametrize("constant", [True, False])
 def test_a_runs_certificate_agrees_with_the_printed_inequality(sigma, beta, constant):
     generator = np.random.default_rng(3)
-    rho, gain = generator.uniform(0.1, 1.0, 80), generator.uniform(0.5, 1.2, 80)
+    gain = generator.uniform(0.5, 1.2, 80)
+    rho = gain * generator.uniform(0.1, 1.0, 80)
     eta = 0.05 if constant else generator.uniform(0.01, 0.1, 80)
     arguments = {"L": 1.3, "D": 2.0, "sigma": sigma, "r": 20, "B": 4}
     bound = run_bound(rho, gain, **arguments, eta=eta, beta=beta, failure=0.1)
@@ -218,6 +219,16 @@ def test_a_runs_certificate_agrees_with_the_printed_inequality(sigma, beta, cons
     assert bound.confidence == pytest.approx(0.9 if sigma else 1.0, abs=1e-15)
     assert bound.status == "applies"
     assert "every step of 80" in bound.reason
+
+
+def test_a_descent_larger_than_its_gain_is_refused():
+    with pytest.raises(ValueError, match=r"\|rho\| is at most gain by Hölder's inequality.*check what was measured"):
+        run_bound([0.5, 1.1], [1.0, 1.0], L=1.0, D=1.0, sigma=0.0, r=1, B=1, eta=0.1, beta=0.0)
+
+
+def test_too_many_terms_are_refused_with_the_way_out():
+    with pytest.raises(ValueError, match=r"start='corrected' adds up .* use start='plain'"):
+        momentum_factors(1 - 1e-14, 10**11, "corrected")
 
 
 def test_a_larger_failure_probability_allows_a_smaller_bound():

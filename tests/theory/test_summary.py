@@ -30,22 +30,38 @@ def test_every_row_is_the_bound_of_its_theorem(constants):
     table = rows(delta_0=0.9, kappa=1, q=4, constants=constants)
     assert list(table) == ["SGD-M", "Muon (SVD)", "Muon (kappa=1, q=4)"]
     assert table["SGD-M"]["bound"] == sgdm_bound(**BASE, constants=constants).total
-    assert table["Muon (SVD)"]["bound"] == muon_bound(**BASE, constants=constants).total
-    expected = muon_bound(**BASE, epsilon=polar_error(0.9, 1, 4), constants=constants)
+    epsilon = polar_error(0.9, 1, 4)
+    if constants == "paper":
+        exact, expected = (muon_bound(**BASE, epsilon=e, constants="paper") for e in (0.0, 1 - (1 - epsilon)))
+    else:
+        exact, expected = (alignment_bound(**BASE, alignment=a) for a in (1.0, 1 - epsilon))
+    assert table["Muon (SVD)"]["bound"] == exact.total
     row = table["Muon (kappa=1, q=4)"]
     assert row["bound"] == expected.total
     assert (row["eta"], row["beta"], row["dominant"]) == (expected.eta, expected.beta, expected.dominant)
     assert row["terms"] == dict(expected.terms)
-    assert f"{chi(0.9, 1, 4):.6g}" in row["basis"]
+    assert f"{1 - epsilon:.4g}" in row["basis"]
 
 
-@pytest.mark.parametrize("constants", ["sharp", "paper"])
-def test_without_a_residual_muon_is_rated_by_its_floor(constants):
+def test_an_inexact_polar_factor_is_never_rated_better_than_the_exact_one():
+    for q in (1, 3, 10):
+        table = rows(r=4, q=q)
+        assert table["Muon (SVD)"]["bound"] <= table[f"Muon (kappa=2, q={q})"]["bound"]
+
+
+def test_without_a_residual_muon_is_rated_by_its_floor():
     floor = alignment_floor(Schedule.repeat(taylor(2), 3), BASE["r"])
-    row = rows(constants=constants)["Muon (kappa=2, q=3)"]
+    row = rows()["Muon (kappa=2, q=3)"]
     assert row["bound"] == alignment_bound(**BASE, alignment=floor).total
     assert f"{floor:.4g}" in row["basis"]
     assert "rank <= 48" in row["basis"]
+
+
+def test_the_papers_constants_ask_for_a_residual():
+    row = rows(constants="paper", target=0.8)["Muon (kappa=2, q=3)"]
+    assert row["bound"] is None
+    assert row["iterations"] is None
+    assert "need delta_0" in row["reason"]
 
 
 def test_a_target_adds_iteration_counts():

@@ -13,9 +13,10 @@ from muonlab.orthogonalize.prescale import GRAM_PRESCALES, PRESCALES, Prescale, 
 from muonlab.orthogonalize.products import (
     Product,
     add_identity,
-    commuting_product,
     gram,
     multiply,
+    plain_product,
+    symmetric_product,
     without_constant,
 )
 from muonlab.orthogonalize.segments import METHODS, Method, Segment, plan
@@ -65,7 +66,11 @@ def newton_schulz(
     check_matrices(M)
     dtype = compute_dtype_for(M, compute_dtype)
     rows, columns = M.shape[-2:]
-    segments = _prepared(_known(polynomial), steps, min(rows, columns), max(rows, columns), dtype, prescale, method)
+    options = (_known(polynomial), steps, min(rows, columns), max(rows, columns), dtype, prescale, method)
+    try:
+        segments = _prepared(*options)
+    except TypeError:  # an option of an unhashable type: without the cache its own check names it
+        segments = _prepared.__wrapped__(*options)
     if check_finite:
         require_finite(M)
 
@@ -86,29 +91,36 @@ def _prepared(
     method: Method,
 ) -> tuple[Segment, ...]:
     """Check the options and group the steps, once for every combination of them."""
-    schedule = as_schedule(polynomial, steps)
+    schedule = as_schedule(polynomial, steps, dtype)
     _checks.one_of("prescale", prescale, PRESCALES)
     _checks.one_of("method", method, METHODS)
     return plan(schedule, m, n, dtype, method)
 
 
-def as_schedule(polynomial: Polynomial | Schedule | Preset | str, steps: int | None = None) -> Schedule:
-    """Return the schedule that a polynomial, schedule, preset or preset's name stands for; refuse one that diverges."""
+def as_schedule(
+    polynomial: Polynomial | Schedule | Preset | str,
+    steps: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Schedule:
+    """Return the schedule that a polynomial, schedule, preset or preset's name stands for.
+
+    One that diverges on [0, 1], or just above 1 where rounding in ``dtype`` may put a singular value, is refused.
+    """
     _known(polynomial)
     if steps is not None:
         steps = _checks.integer("steps", steps, at_least=0)
     if isinstance(polynomial, str):
         polynomial = preset(polynomial)
     if isinstance(polynomial, Polynomial):
-        return _checked(Schedule.repeat(polynomial, DEFAULT_STEPS if steps is None else steps))
+        return _checked(Schedule.repeat(polynomial, DEFAULT_STEPS if steps is None else steps), dtype)
     if isinstance(polynomial, Schedule):
         if steps is not None and steps != polynomial.steps:
             raise ValueError(
                 f"a Schedule brings its own number of steps: got steps = {steps} with a schedule of "
                 f"{polynomial.steps}: leave steps out, or pass a Polynomial"
             )
-        return _checked(polynomial)
-    return _checked(polynomial.schedule(steps))
+        return _checked(polynomial, dtype)
+    return _checked(polynomial.schedule(steps), dtype)
 
 
 def _known(polynomial: Polynomial | Schedule | Preset | str) -> Polynomial | Schedule | Preset | str:
@@ -121,20 +133,27 @@ def _known(polynomial: Polynomial | Schedule | Preset | str) -> Polynomial | Sch
 
 
 @lru_cache(maxsize=256)
-def _checked(schedule: Schedule) -> Schedule:
-    s_max = schedule_error(schedule, 0.0).s_max
-    if s_max > _LARGEST_GAIN:
-        raise ValueError(
-            f"the schedule {schedule} diverges on [0, 1]: its largest value there is {s_max:.4g}, and a polar factor "
-            f"cannot be approached from above {_LARGEST_GAIN:g}: use other polynomials or fewer steps"
-        )
+def _checked(schedule: Schedule, dtype: torch.dtype) -> Schedule:
+    rounding = torch.finfo(dtype).eps
+    for top, where in ((1.0, "[0, 1]"), (1 + rounding, f"[0, 1 + {rounding:.2g}], where {dtype} rounds")):
+        gain = schedule_error(schedule, 0.0, top).s_max
+        if gain > _LARGEST_GAIN:
+            way_out = (
+                "other polynomials or fewer steps" if top == 1 else "a safety factor, Schedule.with_safety('1.01')"
+            )
+            raise ValueError(
+                f"the schedule {schedule} diverges on {where}: its largest value there is {gain:.4g}, and beyond "
+                f"{_LARGEST_GAIN:g} the zero matrix would be nearer to the polar factor: use {way_out}"
+            )
     return schedule
 
 
 def _iterate(M: Tensor, out: Tensor, workspace: Workspace, segments: tuple[Segment, ...], prescale: Prescale) -> None:
     """Write the orthogonalized ``M`` (a matrix or a stack) into ``out``, whose memory also serves as a buffer."""
     tall = M.shape[-2] > M.shape[-1]
-    X, c = unit_scale(M.mT if tall else M, out.dtype, prescale, workspace)  # the scaled input is c·X
+    A = M.mT if tall else M
+    S, c = unit_scale(A, out.dtype, prescale, workspace)  # the scaled input is c·S
+    X = S
     R: Tensor | None = None
     square: Tensor | None = None
     if segments or prescale in GRAM_PRESCALES:
@@ -144,20 +163,21 @@ def _iterate(M: Tensor, out: Tensor, workspace: Workspace, segments: tuple[Segme
         R.mul_(d**2)
         square = None if square is None else square.mul_(d**4)
         c = c * d
-    if R is None or not segments:
+    if segments and R is not None:
+        spare = workspace.take(X.shape) if len(segments) > 1 else out
+        for left in range(len(segments) - 1, 0, -1):
+            Q = _segment_product(segments[-1 - left], R, square, workspace)
+            X = multiply(Q, X, scale=c, out=spare if left % 2 else out.view(X.shape))  # the last one is not in `out`
+            gram(X, out=R)
+            workspace.give(Q)
+            square, c = None, 1.0
+        Q = _segment_product(segments[-1], R, square, workspace)
+        multiply(*((X.mT, Q) if tall else (Q, X)), scale=c, out=out)
+        workspace.give(Q, *(() if spare is out else (spare,)))
+        square = None
+    else:
         torch.mul(X.mT if tall else X, c, out=out)
-        return
-
-    spare = workspace.take(X.shape) if len(segments) > 1 else out
-    for left in range(len(segments) - 1, 0, -1):
-        Q = _segment_product(segments[-1 - left], R, square, workspace)
-        X = multiply(Q, X, scale=c, out=spare if left % 2 else out.view(X.shape))  # the last one is not in `out`
-        gram(X, out=R)
-        workspace.give(Q)
-        square, c = None, 1.0
-    Q = _segment_product(segments[-1], R, square, workspace)
-    multiply(*((X.mT, Q) if tall else (Q, X)), scale=c, out=out)
-    workspace.give(Q, R, *(() if spare is out else (spare,)))
+    workspace.give(*(buffer for buffer in (R, square) if buffer is not None), *(() if S is A else (S,)))
 
 
 def _gram_shape(X: Tensor) -> torch.Size:
@@ -167,7 +187,9 @@ def _gram_shape(X: Tensor) -> torch.Size:
 def _segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspace: Workspace) -> Tensor:
     """Return ``Q = Π_j P_j`` with ``P_j = p_j(R_j)`` and ``R_{j+1} = P_j R_j P_j``; all are symmetric and commute.
 
-    Each ``P_j = c I + Z_j`` is used as ``c·A + A Z_j``, so that the constant term is never rounded into ``Z_j``.
+    Each ``P_j = c I + Z_j`` is used as ``c·A + A Z_j``, so that the constant term is never rounded into ``Z_j``. With
+    rounding the matrices commute only nearly. ``R²`` and ``P R P`` are symmetric all the same; ``P R`` and ``Q P`` are
+    not, and mirroring them would turn an antisymmetric error, which moves no eigenvalue, into one that does.
 
     Args:
         segment: the polynomials p_j, at least one.
@@ -175,13 +197,13 @@ def _segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspa
         square: ``R²`` where it is known already; its buffer is used up.
         workspace: pool of buffers.
     """
-    product = commuting_product(R)
+    product, whole = symmetric_product(R), plain_product(R.ndim)
     Q = workspace.take(R.shape)
     c = _polynomial_of(segment[0], R, square, product, workspace, out=Q)
     if len(segment) == 1:
         return add_identity(Q, c)
     spare = workspace.take(R.shape)
-    product(R, R, Q, beta=c, out=spare)
+    whole(R, Q, R, beta=c, out=spare)
     product(spare, spare, Q, beta=c, out=R)
     add_identity(Q, c)
     Z = spare
@@ -189,9 +211,9 @@ def _segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspa
         c = _polynomial_of(p, R, None, product, workspace, out=Z)
         spare = workspace.take(R.shape)
         if left:
-            product(R, R, Z, beta=c, out=spare)
+            whole(R, Z, R, beta=c, out=spare)
             product(spare, spare, Z, beta=c, out=R)
-        product(Q, Q, Z, beta=c, out=spare)
+        whole(Q, Q, Z, beta=c, out=spare)
         workspace.give(Q)
         Q = spare
     workspace.give(Z)

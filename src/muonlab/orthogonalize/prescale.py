@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from muonlab.orthogonalize.products import commuting_product
+from muonlab.orthogonalize.products import symmetric_product
 from muonlab.orthogonalize.workspace import Workspace
 
 Prescale = Literal["frobenius", "paper", "schatten4", "schatten8", "spectral", "none"]
@@ -50,31 +50,32 @@ def unit_scale(
     """
     if dtype not in _WIDE:  # half precision has no room for unscaled products
         return _scaled_half(M, prescale, workspace), 1.0
+    if M.dtype == torch.float64 and dtype != M.dtype:  # its range may not fit
+        wide, exponent = to_unit_range(M)
+        return _scale_of(workspace.take(M.shape).copy_(wide), exponent, prescale)
     S = _dense(M, dtype, workspace)
     if prescale == "none":
         return S, 1.0
-    if S.device.type != "cpu" or S.ndim != 2:
-        return _scale_on_device(S, prescale)
-    norm, power = float(frobenius_norm(S)), 1.0  # reading a number off a CPU costs no synchronisation
-    if not _SAFE[0] <= norm <= _SAFE[1]:
-        S, exponent = to_unit_range(S)
-        norm, power = float(frobenius_norm(S)), 2.0 ** int(exponent)
-    if prescale == "paper" and norm * power < 1:
-        return S, power
-    if not math.isfinite(norm):
-        return S, math.nan  # 1/inf = 0 would turn an infinite input into a harmless zero
-    return S, 1 / norm if norm else 0.0
+    if S.device.type == "cpu" and S.ndim == 2:  # reading a number off a CPU costs no synchronisation
+        norm = float(frobenius_norm(S))
+        if _SAFE[0] <= norm <= _SAFE[1]:
+            return S, 1 / (max(1.0, norm) if prescale == "paper" else norm)
+    return _scale_of(*to_unit_range(S), prescale)
 
 
-def _scale_on_device(S: Tensor, prescale: Prescale) -> tuple[Tensor, Tensor]:
-    """Do the same with tensors, so that nothing waits for the device."""
-    S, exponent = to_unit_range(S)
+def _scale_of(S: Tensor, exponent: Tensor, prescale: Prescale) -> tuple[Tensor, float | Tensor]:
+    """Return S and the scale of ``2^exponent·S``, whose entries are at most 1."""
     norm = frobenius_norm(S).to(S.dtype)[..., None, None]
-    c = torch.where(norm == 0, norm, 1 / norm).where(torch.isfinite(norm), torch.nan)
+    power = torch.ldexp(torch.ones_like(norm), exponent)
+    c = torch.where(norm == 0, norm, 1 / norm).where(torch.isfinite(norm), torch.nan)  # 1/inf = 0 would hide infinity
     if prescale == "paper":
-        power = torch.ldexp(torch.ones_like(norm), exponent)
         c = torch.where(norm * power < 1, power, c)
-    return S, c
+    elif prescale == "none":
+        c = power
+    if S.device.type != "cpu" or S.ndim != 2:
+        return S, c
+    known = float(norm)  # as a number: then scaling the input by a power of two changes no bit
+    return S, 1 / known if 0 < known < math.inf and not bool(c == power) else float(c)
 
 
 def _dense(M: Tensor, dtype: torch.dtype, workspace: Workspace) -> Tensor:
@@ -89,7 +90,7 @@ def _scaled_half(M: Tensor, prescale: Prescale, workspace: Workspace) -> Tensor:
     X = workspace.take(M.shape)
     if prescale == "none":
         return X.copy_(M)
-    S, c = _scale_on_device(_at_least_float(M), prescale)
+    S, c = _scale_of(*to_unit_range(_at_least_float(M)), prescale)
     return X.copy_(S.mul_(c))
 
 
@@ -112,12 +113,16 @@ def gram_scale(
     square = None
     if prescale == "schatten4":
         alpha = frobenius_norm(_at_least_float(R)).sqrt()[..., None, None]
-    elif prescale == "schatten8":
+    elif prescale == "schatten8" and R.dtype in _WIDE:
         square = workspace.take(R.shape)
-        commuting_product(R)(square, R, R, beta=0.0, out=square)
-        alpha = frobenius_norm(_at_least_float(square)).sqrt().sqrt()[..., None, None]
+        symmetric_product(R)(square, R, R, beta=0.0, out=square)
+        alpha = frobenius_norm(square).sqrt().sqrt()[..., None, None]
+    elif prescale == "schatten8":  # σ⁸ leaves the range of half precision
+        alpha = frobenius_norm(R.float() @ R.float()).sqrt().sqrt()[..., None, None]
+    elif prescale == "spectral":
+        alpha = spectral_bound(S)[..., None, None] * c * (1 + torch.finfo(R.dtype).eps)  # so is its rounded inverse
     else:
-        alpha = spectral_bound(S)[..., None, None] * c
+        raise AssertionError(f"prescale {prescale!r} is not read off the Gram matrix")
     return torch.where(alpha == 0, alpha, 1 / alpha).to(R.dtype), square
 
 
@@ -129,14 +134,17 @@ def spectral_bound(X: Tensor) -> Tensor:
     """Return an upper bound of ``‖X‖_op`` (float64, one per matrix) that never falls short of it.
 
     The largest eigenvalue of ``X Xᵀ`` in float64, plus bounds on the rounding of that product and of the eigenvalue.
-    Entries should be of order 1 or less, as after :func:`enter_unit_ball`. NaN in, NaN out.
+    NaN in, NaN out; an empty matrix has norm 0.
     """
     m, n = X.shape[-2:]
     if m > n:
         return spectral_bound(X.mT)
-    G = X.new_zeros((*X.shape[:-2], m, m), dtype=torch.float64)
+    if m == 0:
+        return X.new_zeros(X.shape[:-2], dtype=torch.float64)
+    S, exponent = to_unit_range(X if X.dtype in _WIDE else X.float())
+    G = S.new_zeros((*S.shape[:-1], m), dtype=torch.float64)
     for chunk in torch.split(
-        X, max(m, 64), dim=-1
+        S, max(m, 64), dim=-1
     ):  # a Gram-sized piece at a time, to keep the copies in float64 small
         wide = chunk.double()
         G += wide @ wide.mT
@@ -144,4 +152,5 @@ def spectral_bound(X: Tensor) -> Tensor:
     top = torch.linalg.eigvalsh(torch.where(finite[..., None, None], G, 0.0))[..., -1]
     trace = G.diagonal(dim1=-2, dim2=-1).sum(-1)
     slack = (n + 8 * m) * torch.finfo(torch.float64).eps * trace
-    return torch.where(finite, (top + slack).clamp_min(0).sqrt(), torch.nan)
+    bound = torch.ldexp((top + slack).clamp_min(0).sqrt(), exponent[..., 0, 0])
+    return torch.where(finite, bound, torch.nan)

@@ -14,6 +14,8 @@ from torch import Tensor
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.theory.cost import block_size
 
+_LONG_ROW = 1 << 13
+
 Scale = float | Tensor
 """A factor: a number where it is at hand, a tensor where reading it would wait for a device."""
 
@@ -36,8 +38,8 @@ def plain_product(ndim: int) -> Product:
     return cast(Product, torch.addmm if ndim == 2 else torch.baddbmm)
 
 
-def commuting_product(R: Tensor) -> Product:
-    """Return the product to use among symmetric matrices of R's shape that commute, whose results are symmetric."""
+def symmetric_product(R: Tensor) -> Product:
+    """Return the product ``A B`` to use for matrices of R's shape where B and the result are symmetric."""
     return mirrored_product if _splits(R.shape[-1], R.shape[-1], R) else plain_product(R.ndim)
 
 
@@ -49,7 +51,12 @@ def multiply(A: Tensor, B: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor
 
 
 def gram(X: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor:
-    """Set ``out ← scale·X Xᵀ``."""
+    """Set ``out ← scale·X Xᵀ``, long rows piece by piece: one float32 sum over a million columns loses digits."""
+    if X.shape[-1] > 2 * _LONG_ROW and X.shape[-2] < _LONG_ROW:
+        total = out.zero_()
+        for piece in torch.split(X, _LONG_ROW, dim=-1):
+            total.add_(gram(piece, out=torch.empty_like(out)))
+        return total.mul_(scale)
     if not _splits(X.shape[-2], X.shape[-1], X):
         return multiply(X, X.mT, scale=scale, out=out)
     if isinstance(scale, Tensor):

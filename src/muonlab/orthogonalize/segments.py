@@ -15,7 +15,7 @@ import torch
 
 from muonlab.polynomials import Polynomial, Schedule
 from muonlab.polynomials.base import Array, horner
-from muonlab.theory.cost import gram_products, products
+from muonlab.theory.cost import products
 
 Method = Literal["standard", "gram", "auto"]
 METHODS: tuple[Method, ...] = ("standard", "gram", "auto")
@@ -75,11 +75,12 @@ def gram_segments(schedule: Schedule, unit_roundoff: float, sensitivity: float) 
 
 
 def segment_flops(segments: tuple[Segment, ...], m: int, n: int) -> float:
-    """Return the operations of a grouping, symmetric products counted as three quarters (what blocks save here)."""
+    """Return the operations of a grouping, mirrored products counted as three quarters (what blocks save here)."""
     total = 0.0
     for segment in segments:
-        inner = sum(products(p.kappa) for p in segment) + gram_products(1, len(segment))
-        total += 2 * m * m * n * 1.75 + 2 * m**3 * inner * 0.75
+        mirrored = sum(products(p.kappa) for p in segment) + len(segment) - 1  # powers of R, and P R P
+        whole = 2 * (len(segment) - 1)  # P R and Q P
+        total += 2 * m * m * n * 1.75 + 2 * m**3 * (0.75 * mirrored + whole)
     return total
 
 

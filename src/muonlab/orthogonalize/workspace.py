@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 KEPT_BYTES = 32 << 20
-"""Most that a thread keeps for its next call; fresh memory costs a small matrix more than its products do."""
+"""Most that a thread keeps for its next call in one dtype; fresh memory costs a small matrix more than its products."""
 
 
 class _Kept(threading.local):
@@ -22,22 +22,21 @@ class Workspace:
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype, self._device = dtype, device
         self._free: dict[torch.Size, list[Tensor]] = {}
-        self.nbytes = 0
-        """Bytes of all buffers ever made here."""
 
     def take(self, shape: torch.Size) -> Tensor:
         """Return a buffer of this shape, with whatever was left in it."""
         free = self._free.get(shape)
-        if free:
-            return free.pop()
-        buffer = torch.empty(shape, dtype=self._dtype, device=self._device)
-        self.nbytes += buffer.nbytes
-        return buffer
+        return free.pop() if free else torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def give(self, *buffers: Tensor) -> None:
         """Take buffers back for reuse."""
         for buffer in buffers:
             self._free.setdefault(buffer.shape, []).append(buffer)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers that lie here."""
+        return sum(len(free) * free[0].nbytes for free in self._free.values() if free)
 
 
 _kept = _Kept()

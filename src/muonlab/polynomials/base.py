@@ -56,8 +56,8 @@ def _exact(value: Any) -> Fraction:
     if isinstance(value, (bool, complex)):
         raise TypeError(f"a coefficient must be an int, float, Fraction or decimal string, got {value!r}")
     try:
-        return Fraction(value)
-    except (TypeError, ValueError, OverflowError):
+        return Fraction(float(value) if isinstance(value, np.floating) else value)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         raise ValueError(
             f"a coefficient must be a finite int, float, Fraction or decimal string, got {value!r}"
         ) from None
@@ -263,13 +263,14 @@ class Schedule:
         return cls((polynomial,) * steps, name=f"{polynomial} x{steps}" if steps else "identity")
 
     @classmethod
-    def polar_express(
-        cls, ell: float, kappa: int = 2, steps: int = 5, *, cushion: float = 0.02407327424182761
-    ) -> Schedule:
-        """Solve the minimax problem of each step on the interval that the steps before it leave (see there)."""
-        from muonlab.polynomials.polar_express import polar_express
+    def polar_express(cls, ell: float, kappa: int = 2, steps: int = 5, *, cushion: float | None = None) -> Schedule:
+        """Solve the minimax problem of each step on the interval that the steps before it leave (see there).
 
-        return polar_express(ell=ell, kappa=kappa, steps=steps, cushion=cushion)
+        ``cushion=None`` is the published choice.
+        """
+        from muonlab.polynomials.polar_express import CUSHION, polar_express
+
+        return polar_express(ell=ell, kappa=kappa, steps=steps, cushion=CUSHION if cushion is None else cushion)
 
     @property
     def steps(self) -> int:
@@ -299,10 +300,13 @@ class Schedule:
 
     def with_safety(self, safety: Number | str) -> Schedule:
         """Divide the input of every step but the last by ``safety`` (the form in which Polar Express is used)."""
+        factor = _exact(safety)
+        if factor <= 0:
+            raise ValueError(f"a safety factor must be greater than 0, got {safety!r}: 1 leaves the schedule alone")
         if not self.polynomials:
             return self
         *first, last = self.polynomials
-        return Schedule((*(p.shrunk(safety) for p in first), last), name=f"{self} (safety {float(safety):g})")
+        return Schedule((*(p.shrunk(factor) for p in first), last), name=f"{self} (safety {float(factor):g})")
 
     def __add__(self, other: Schedule) -> Schedule:
         if not isinstance(other, Schedule):

@@ -6,12 +6,17 @@ compositions. Here it is solved by Remez exchange, for any lower end ``ell``, an
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 from numpy.polynomial import Chebyshev
 
 from muonlab import _checks
 from muonlab.polynomials.base import Polynomial, Schedule
 from muonlab.polynomials.taylor import taylor
+
+CUSHION = 0.02407327424182761
+"""The published choice."""
 
 _EXCHANGES = 100
 
@@ -30,7 +35,7 @@ def minimax_step(low: float, high: float, kappa: int) -> Polynomial:
 
 def _remez(low: float, high: float, kappa: int) -> tuple[Polynomial, float]:
     """Return the minimax polynomial and its error: κ + 2 points where the error has one size and alternate signs."""
-    if 1 - low / high < np.finfo(float).eps ** (1 / (kappa + 1)):
+    if (1 - low / high) ** (kappa + 1) < 1e-16 * min(4**kappa, 1e8):  # lost in rounding: take the limit
         return taylor(kappa).shrunk(high), 0.0
 
     domain = (low * low, high * high)  # in λ = s²
@@ -40,7 +45,10 @@ def _remez(low: float, high: float, kappa: int) -> tuple[Polynomial, float]:
     for _ in range(_EXCHANGES):
         t = (2 * nodes**2 - sum(domain)) / (domain[1] - domain[0])
         system = np.column_stack([nodes[:, None] * np.polynomial.chebyshev.chebvander(t, kappa), signs])
-        solution = np.linalg.solve(system, np.ones(kappa + 2))
+        try:
+            solution = np.linalg.solve(system, np.ones(kappa + 2))
+        except np.linalg.LinAlgError:
+            raise _unsolved(low, high, kappa) from None
         p = Chebyshev(solution[:-1], domain)
         slope = p + 2 * lam * p.deriv()  # d/ds of s·p(s²)
         inner = np.sort(np.sqrt(np.clip(slope.roots().real, *domain)))
@@ -48,11 +56,22 @@ def _remez(low: float, high: float, kappa: int) -> tuple[Polynomial, float]:
         if np.allclose(exchanged, nodes, rtol=1e-13, atol=0):
             break
         nodes = exchanged
-    coefficients = p.convert(kind=np.polynomial.Polynomial).coef.tolist()
-    return Polynomial(coefficients), abs(float(solution[-1]))
+    level = abs(float(solution[-1]))
+    result = Polynomial(p.convert(kind=np.polynomial.Polynomial).coef.tolist())
+    worst = max(abs(1 - result.step(Fraction(float(x)))) for x in exchanged)
+    if not worst <= 1.01 * level + 1e-9 or level >= 1:
+        raise _unsolved(low, high, kappa)
+    return result, level
 
 
-def polar_express(ell: float, kappa: int = 2, steps: int = 5, *, cushion: float = 0.02407327424182761) -> Schedule:
+def _unsolved(low: float, high: float, kappa: int) -> ValueError:
+    return ValueError(
+        f"the minimax problem must be solvable in float64, got kappa = {kappa} on [{low:.3g}, {high:.3g}], which is "
+        f"not: lower kappa, or raise ell or cushion"
+    )
+
+
+def polar_express(ell: float, kappa: int = 2, steps: int = 5, *, cushion: float = CUSHION) -> Schedule:
     """Build the schedule for singular values in ``[ell, 1]``.
 
     Each step solves the minimax problem on ``[max(ℓ, cushion·u), u]``, is rescaled so that its least value (at ``ℓ``)
@@ -61,7 +80,7 @@ def polar_express(ell: float, kappa: int = 2, steps: int = 5, *, cushion: float 
 
     Args:
         ell: smallest singular value to serve, in (0, 1].
-        kappa: degree in λ of every step.
+        kappa: degree in λ of every step; beyond about 8 a small ``ell`` leaves float64 too few digits.
         steps: number of steps.
         cushion: lower end of each step's problem, relative to its upper end, in [0, 1).
 
@@ -78,9 +97,9 @@ def polar_express(ell: float, kappa: int = 2, steps: int = 5, *, cushion: float 
     low, high = ell, 1.0
     for j in range(steps):
         p, error = _remez(max(low, cushion * high), high, kappa)
-        centre = 2 / (p.step(low) + 1 + error)
+        centre = 2 / (float(p.step(Fraction(low))) + 1 + error)
         p = Polynomial(tuple(c * centre for c in p.coefficients), name=f"{name}[{j}]")
         polynomials.append(p)
-        low = min(p.step(low), 1.0)
+        low = min(float(p.step(Fraction(low))), 1.0)
         high = 2 - low
     return Schedule(tuple(polynomials), name=name)

@@ -29,6 +29,14 @@ class Preset:
     safety: str = "1"
     steps: int = 5
 
+    def __post_init__(self) -> None:
+        if not self.source:
+            raise ValueError(f"preset {self.name!r} needs a source: say where its numbers come from")
+        table = tuple(self.table)
+        if not table or not all(isinstance(p, Polynomial) for p in table):
+            raise ValueError(f"preset {self.name!r} needs at least one Polynomial, got {self.table!r}: give its table")
+        object.__setattr__(self, "table", table)
+
     @property
     def polynomial(self) -> Polynomial:
         """The single polynomial of a preset that repeats one."""
@@ -55,8 +63,6 @@ def register(entry: Preset) -> Preset:
     """Add a preset; a name that is taken is refused."""
     if entry.name in _REGISTRY:
         raise ValueError(f"a preset named {entry.name!r} is registered already: choose another name")
-    if not entry.source:
-        raise ValueError(f"preset {entry.name!r} needs a source: say where its numbers come from")
     _REGISTRY[entry.name] = entry
     return entry
 
@@ -70,7 +76,7 @@ def preset(name: str) -> Preset:
         >>> preset("polar_express").schedule(3).steps
         3
     """
-    if name not in _REGISTRY:
+    if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(f"unknown preset {name!r}: registered are {', '.join(map(repr, sorted(_REGISTRY)))}")
     return _REGISTRY[name]
 

@@ -1,4 +1,4 @@
-"""What a polynomial satisfies of Proposition 1, decided exactly; the paper's analysis of the ad-hoc polynomial."""
+"""What a polynomial satisfies of Proposition 1, by rigorous enclosures; the paper's analysis of the ad-hoc one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_at_least_one(p: Polynomial) -> bool:
 
 
 def tau_is_increasing(p: Polynomial) -> bool:
-    """Tell whether ``τ`` increases strictly on [0, 1] (Kim & Oh 2026, Proposition 1)."""
+    """Tell whether ``τ' > 0`` inside [0, 1], so that ``τ`` increases strictly (Kim & Oh 2026, Proposition 1)."""
     return range_on(_dtau_cofactor(p), _ZERO, _ONE)[0] > 0
 
 
@@ -39,8 +39,8 @@ def _without_zero_at_zero(a: Exact) -> Exact:
 
 
 def preserves_unit_ball(p: Polynomial) -> bool:
-    """Tell whether a step keeps ``‖X‖_op ≤ 1``, that is ``τ ≤ 1`` on [0, 1] (Kim & Oh 2026, Proposition 1)."""
-    return range_on(p.exact_phi, _ZERO, _ONE)[0] >= 0
+    """Tell whether a step keeps ``‖X‖_op ≤ 1``: ``τ ≤ 1`` on [0, 1] to 2^-60 (Kim & Oh 2026, Proposition 1)."""
+    return range_on(p.exact_phi, _ZERO, _ONE)[0] >= -Fraction(1, 2**60)
 
 
 def dtau_coefficients(p: Polynomial) -> Exact:

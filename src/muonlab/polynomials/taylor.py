@@ -31,7 +31,9 @@ def taylor(kappa: int) -> Polynomial:
 
 @cache
 def _taylor(kappa: int) -> Polynomial:
-    return Polynomial(reflect([central(s) for s in range(kappa + 1)]), name=f"taylor{kappa}")
+    p = Polynomial(reflect([central(s) for s in range(kappa + 1)]), name=f"taylor{kappa}")
+    vars(p)["exact_phi"] = phi_closed_form(kappa)  # instead of multiplying p out
+    return p
 
 
 def phi_closed_form(kappa: int) -> Exact:

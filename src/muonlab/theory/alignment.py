@@ -19,6 +19,7 @@ from muonlab.theory.bound import Bound, Problem, checked_beta, checked_eta
 
 Start = Literal["plain", "corrected"]
 _CHUNK = 1 << 20
+_MOST_TERMS = 1 << 28
 
 
 class MomentumFactors(NamedTuple):
@@ -42,6 +43,11 @@ def momentum_factors(beta: float, T: int, start: Start = "plain") -> MomentumFac
         return MomentumFactors(limit_drift, math.sqrt(limit_square), limit_square)
     # past `settled`, β^t < 1e-22 and every summand equals its limit to the last digit
     settled = min(T, math.ceil(-51 / math.log(beta)))
+    if settled > _MOST_TERMS:
+        raise ValueError(
+            f"start='corrected' adds up {settled:.3g} steps one by one, and the rule is at most {_MOST_TERMS:.0g}: "
+            f"use start='plain' for such a T and beta"
+        )
     drift = noise = square = mass = moment = 0.0  # mass_t = Σ_{j<t} β^j, moment_t = Σ_{j<t} j β^j
     for first in range(1, settled + 1, _CHUNK):
         t = np.arange(first, min(first + _CHUNK, settled + 1), dtype=np.float64)
@@ -126,12 +132,12 @@ def alignment_bound(
         r: rank bound, ``min(m, n)``.
         B: batch size.
         T: number of steps.
-        alignment: ``ρ/s`` in (0, 1].
+        alignment: ``ρ/s``, at most 1; zero or less gives no bound.
         op_norm: gain s.
         eta: step size; None takes the best one for this β.
         beta: momentum; None takes the theorem's choice.
         start: ``"plain"``, or ``"corrected"`` for bias-corrected averages, which drop the start-up term but keep more
-            noise in the first 1/(1-β) steps; at the theorem's β it is the sharper one.
+            noise in the first 1/(1-β) steps; at the theorem's β it is usually the sharper one.
 
     Example:
         >>> b = alignment_bound(L=1.0, D=1.0, sigma=0.0, r=4, B=1, T=100, alignment=0.5)
@@ -253,6 +259,8 @@ def run_bound(
         raise ValueError("rho must be finite at every step, got NaN or infinity: leave such a run uncertified")
     if not np.all(np.isfinite(gains) & (gains >= 0)):
         raise ValueError("gain must be finite and at least 0 at every step, got another value: it is a norm")
+    if np.any(np.abs(rhos) > gains * (1 + 1e-4)):
+        raise ValueError("|rho| is at most gain by Hölder's inequality, got a larger one: check what was measured")
     D = _checks.real("D", D)
     problem = Problem(L, max(D, 0.0), sigma, r, B, len(rhos))
     beta = checked_beta(beta)

@@ -65,11 +65,11 @@ class Problem:
     T: int
 
     def __post_init__(self) -> None:
-        _checks.positive("L", self.L)
-        _checks.non_negative("D", self.D)
-        _checks.non_negative("sigma", self.sigma)
+        object.__setattr__(self, "L", _checks.positive("L", self.L))
+        object.__setattr__(self, "D", _checks.non_negative("D", self.D))
+        object.__setattr__(self, "sigma", _checks.non_negative("sigma", self.sigma))
         for name in ("r", "B", "T"):
-            _checks.integer(name, getattr(self, name), at_least=1)
+            object.__setattr__(self, name, _checks.integer(name, getattr(self, name), at_least=1))
 
     @property
     def noise(self) -> float:

@@ -46,7 +46,7 @@ def flops(m: int, n: int, method: FlopMethod = "standard", kappa: int = 2, q: in
         m: rows; tall matrices are transposed first.
         n: columns.
         method: ``"standard"``: q steps on X as implemented here, ``q(4m²n + 2m³·products(κ))``;
-            ``"gram"``: the same steps on ``X Xᵀ``, ``4m²n + 2m³·gram_products(κ, q)``;
+            ``"gram"``: the same steps on ``X Xᵀ`` without a restart, ``4m²n + 2m³·gram_products(κ, q)``;
             ``"horner"``: the paper's count ``2q(κ+1)m²n`` (Kim & Oh 2026, Lemma 11);
             ``"svd"``: the paper's ``4m²n + 8m³``, which is Σ and V only; ``"svd_full"``: both factors and their
             product, ``8m²n + 20m³``.

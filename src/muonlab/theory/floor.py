@@ -67,14 +67,15 @@ def _best_multiplier(schedule: Schedule, r: int, power: int) -> float:
     F rises within s of about 1/slope, and the best μ of such a rise is about r/(4·slope): both set the grids.
     """
     steep = max(1.0, abs(float(schedule.slope)))
-    s = np.geomspace(1e-3 / steep * 1e-2, 1.0, 20_001)
+    rise, fall = np.geomspace(1e-5 / steep, 1.0, 20_001), 1 - np.geomspace(1e-12, 0.5, 4_001)
+    s = np.concatenate([rise, fall])  # steps that overshoot are steep at 1 as well
     F, slack = schedule(s), 1 / (r * s) - s ** (power - 1)
 
     def value(log_mu: float) -> float:
         return float(np.min(F + math.exp(log_mu) * slack))
 
-    low, high = math.log(1e-3 / steep), math.log(1e3)
-    for _ in range(80):
+    low, high = math.log(1e-3 / steep), math.log(1e9)
+    for _ in range(120):
         a, b = low + (high - low) / 3, high - (high - low) / 3
         low, high = (a, high) if value(a) < value(b) else (low, b)
     return math.exp((low + high) / 2)

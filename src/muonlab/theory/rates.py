@@ -111,17 +111,17 @@ def tuned_sgdm(
     ``"paper"``: ``η = min{(1-β)/L, (1-β)²/(4L)}``, ``1-β = min{√(LDB)/(σ√T), 1}``. ``"sharp"``: ``η = (1-β)²/L`` with
     ``1-β = min{2√(LDB)/(σ√T), 1}``, for which the bound is at most ``√(6rLD/T) + 2(r²σ²LD/(BT))^{1/4}``.
     """
-    problem = Problem(_frobenius(L, L_F), D, sigma, r, B, T)
+    problem = Problem(_frobenius(L, L_F, r), D, sigma, r, B, T)
     _checks.one_of("constants", constants, CONSTANTS)
     beta = _sgdm_beta(problem, constants)
     return Tuned(_sgdm_eta(problem, beta, constants), beta)
 
 
-def _frobenius(L: float, L_F: float | None) -> float:
+def _frobenius(L: float, L_F: float | None, r: int) -> float:
     """Return the smoothness constant that SGD-M needs: L_F where it is known, else L (which is never smaller)."""
     if L_F is None:
         return L
-    if _checks.positive("L_F", L_F) > _checks.positive("L", L):
+    if not _checks.positive("L_F", L_F) <= _checks.positive("L", L) <= r * L_F * (1 + 1e-9):
         raise ValueError(f"L_F is at most L (L_F <= L <= r L_F), got L_F = {L_F} and L = {L}: check the two constants")
     return L_F
 
@@ -185,7 +185,7 @@ def sgdm_bound(
         >>> round(b.total, 6), b.eta
         (0.1, 1.0)
     """
-    problem = Problem(_frobenius(L, L_F), D, sigma, r, B, T)
+    problem = Problem(_frobenius(L, L_F, r), D, sigma, r, B, T)
     _checks.one_of("constants", constants, CONSTANTS)
     used_beta = _sgdm_beta(problem, constants) if beta is None else checked_beta(beta)
     used_eta = _sgdm_eta(problem, used_beta, constants) if eta is None else checked_eta(eta)

@@ -54,6 +54,7 @@ def _after(
     delta_0: float | None, kappa: int, q: int, bound: bool, lambda_0: float | None, sigma_min: float | None
 ) -> State:
     p = taylor(kappa)
+    kappa = p.kappa
     q = _checks.integer("q", q, at_least=0)
     at = _start(delta_0, lambda_0, sigma_min)
     if not bound:
@@ -145,8 +146,8 @@ class ScheduleError(NamedTuple):
     s_max: float
 
 
-def schedule_error(schedule: Schedule, ell: float) -> ScheduleError:
-    """Return ``(ε, s_max)``, guaranteed for every singular value in ``[ell, 1]`` (Kim & Oh 2026, Definition 3).
+def schedule_error(schedule: Schedule, ell: float, top: float = 1.0) -> ScheduleError:
+    """Return ``(ε, s_max)``, guaranteed for every singular value in ``[ell, top]`` (Kim & Oh 2026, Definition 3).
 
     For any schedule, not only Taylor's: the range of ``F_q`` is enclosed in rational arithmetic and rounded outward.
     An ε of 1 or more means that Theorem 1 does not apply. ε is never derived from δ: where ``F = -1``, δ = 0 and ε = 2.
@@ -154,6 +155,7 @@ def schedule_error(schedule: Schedule, ell: float) -> ScheduleError:
     Args:
         schedule: the polynomials of the steps.
         ell: smallest singular value of the scaled matrix, in [0, 1].
+        top: largest one; a little above 1 where rounding counts.
 
     Example:
         >>> from muonlab.polynomials import preset
@@ -163,7 +165,8 @@ def schedule_error(schedule: Schedule, ell: float) -> ScheduleError:
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule must be a Schedule, got {schedule!r}: use Schedule.repeat(polynomial, steps)")
     low = Fraction(_checks.real("ell", ell, low=0.0, high=1.0))
-    return _error_of(*schedule_range(schedule, low))
+    high = Fraction(_checks.real("top", top, low=float(low)))
+    return _error_of(*schedule_range(schedule, low, high))
 
 
 def _error_of(low: Fraction, high: Fraction) -> ScheduleError:

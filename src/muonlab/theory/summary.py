@@ -12,7 +12,7 @@ from muonlab.theory.bound import Bound
 from muonlab.theory.floor import alignment_floor
 from muonlab.theory.iterations import Method, iterations_for
 from muonlab.theory.rates import CONSTANTS, Constants, muon_bound, sgdm_bound
-from muonlab.theory.residual import chi, polar_error, schedule_error
+from muonlab.theory.residual import polar_error, schedule_error
 
 RANKS = (64, 256, 768)
 
@@ -38,35 +38,35 @@ def rates(
 ) -> dict[str, Any]:
     """Compare SGD-M, Muon with SVD and Muon with q Newton-Schulz steps at one set of constants (Table 1, with numbers).
 
-    Muon's row uses ε_q from ``delta_0`` where that is given (Theorem 2); without it the alignment floor of rank r,
-    which holds for every matrix (and is the sharp theorem, whatever ``constants`` says).
+    Muon's row uses ε_q from ``delta_0`` where that is given (Theorem 2), else the alignment floor of rank r, which
+    holds for every matrix. With sharp constants both rows of Muon are the alignment theorem at its best step size.
     """
     problem: dict[str, Any] = {"L": L, "D": D, "sigma": sigma, "r": r, "B": B, "T": T}
     _checks.one_of("constants", constants, CONSTANTS)
     schedule = Schedule.repeat(taylor(kappa), _checks.integer("q", q, at_least=0))
+    alignment, basis = alignment_floor(schedule, r), f"for every matrix of rank <= {r}"
     if delta_0 is not None:
-        factor = chi(delta_0, kappa, q)
-        muon = muon_bound(**problem, epsilon=polar_error(delta_0, kappa, q), constants=constants)
-        basis = f"chi_{q} = {factor:.6g} from delta_0 = {delta_0:g}"
-    else:
-        floor = alignment_floor(schedule, r)
-        factor = 1 / floor if floor else math.inf
-        muon = alignment_bound(**problem, alignment=floor)
-        basis = f"alignment at least {floor:.4g} for every matrix of rank <= {r}"
+        alignment, basis = 1 - polar_error(delta_0, kappa, q), f"1 - epsilon_{q} from delta_0 = {delta_0:g}"
+
+    def muon(a: float) -> Bound:
+        if constants == "sharp":
+            return alignment_bound(**problem, alignment=a)
+        if a < 1 and delta_0 is None:
+            return Bound.none("the paper's constants need delta_0: pass it", eta=0.0, beta=0.0)
+        return muon_bound(**problem, epsilon=1 - a, constants="paper")
+
     rows = [
-        _row("SGD-M", sgdm_bound(**problem, constants=constants), "Theorem 3"),
-        _row("Muon (SVD)", muon_bound(**problem, constants=constants), "Theorem 4"),
-        _row(f"Muon (kappa={kappa}, q={q})", muon, basis),
+        _row("SGD-M", sgdm_bound(**problem, constants=constants), "-"),
+        _row("Muon (SVD)", muon(1.0), "alignment 1"),
+        _row(f"Muon (kappa={kappa}, q={q})", muon(alignment), f"alignment {alignment:.4g}, {basis}"),
     ]
     if target is not None:
-        of_muon: Constants = constants if delta_0 is not None else "sharp"
-        methods: tuple[tuple[Method, float, Constants], ...] = (
-            ("sgdm", 1.0, constants),
-            ("svd", 1.0, constants),
-            ("muon", factor, of_muon),
-        )
-        for row, (method, chi_q, used) in zip(rows, methods, strict=True):
-            needed = iterations_for(target, method, L=L, D=D, sigma=sigma, r=r, B=B, chi=chi_q, constants=used)
+        methods: tuple[tuple[Method, float], ...] = (("sgdm", 1.0), ("svd", 1.0), ("muon", alignment))
+        for row, (method, a) in zip(rows, methods, strict=True):
+            if row["status"] != "applies" and method == "muon":
+                row["iterations"] = None
+                continue
+            needed = iterations_for(target, method, L=L, D=D, sigma=sigma, r=r, B=B, chi=1 / a, constants=constants)
             row["iterations"] = needed.total
             row["order_terms"] = dict(needed.order)
             row["order_dominant"] = needed.dominant
@@ -81,6 +81,7 @@ def _row(method: str, bound: Bound, basis: str) -> dict[str, Any]:
         "terms": {name: finite(value) for name, value in bound.terms.items()},
         "eta": finite(bound.eta),
         "beta": bound.beta,
+        "one_minus_beta": 1 - bound.beta,
         "status": bound.status,
         "reason": bound.reason,
         "basis": basis,
