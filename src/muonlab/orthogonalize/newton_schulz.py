@@ -227,6 +227,10 @@ def _polynomial_of(
 
     In powers of R up to κ = 2, beyond that of ``I - R``, where the coefficients do not cancel.
     """
+    if p.kappa == 2 and square is None:  # one fused product, and R² is never stored by itself
+        c, b, a = p.coefficients
+        product(R, R, R, beta=b, alpha=a, out=out)
+        return c
     if p.kappa <= 2:
         without_constant(p.coefficients, R, product, workspace, out=out, square=square)
         return p.coefficients[0]

@@ -33,10 +33,19 @@ def frobenius_norm(X: Tensor) -> Tensor:
     """Return ``‖X‖_F`` of each matrix, row by row: one float32 sum over all entries would lose five digits."""
     if X.stride(-2) == 1:
         X = X.mT
-    dtype = torch.float64 if X.shape[-1] > _LONG_ROW and X.device.type != "mps" else None
-    rows: Tensor = torch.linalg.vector_norm(X, dim=-1, dtype=dtype)
+    rows: Tensor = torch.linalg.vector_norm(X, dim=-1, dtype=_accumulator(X))
     norm: Tensor = torch.linalg.vector_norm(rows, dim=-1)
     return norm
+
+
+def _norm_of_one(X: Tensor) -> float:
+    """Return the same for one matrix on a CPU as a number, in fewer calls; infinite where its square overflows."""
+    rows = torch.linalg.vector_norm(X.mT if X.stride(-2) == 1 else X, dim=-1, dtype=_accumulator(X))
+    return math.sqrt(float(torch.dot(rows, rows)))
+
+
+def _accumulator(X: Tensor) -> torch.dtype | None:
+    return torch.float64 if max(X.shape[-2:]) > _LONG_ROW and X.device.type != "mps" else None
 
 
 def unit_scale(
@@ -57,7 +66,7 @@ def unit_scale(
     if prescale == "none":
         return S, 1.0
     if S.device.type == "cpu" and S.ndim == 2:  # reading a number off a CPU costs no synchronisation
-        norm = float(frobenius_norm(S))
+        norm = _norm_of_one(S)
         if _SAFE[0] <= norm <= _SAFE[1]:
             return S, 1 / (max(1.0, norm) if prescale == "paper" else norm)
     return _scale_of(*to_unit_range(S), prescale)
@@ -74,14 +83,14 @@ def _scale_of(S: Tensor, exponent: Tensor, prescale: Prescale) -> tuple[Tensor, 
         c = power
     if S.device.type != "cpu" or S.ndim != 2:
         return S, c
-    known = float(norm)  # as a number: then scaling the input by a power of two changes no bit
+    known = _norm_of_one(S)  # a number as above: then scaling the input by a power of two changes no bit
     return S, 1 / known if 0 < known < math.inf and not bool(c == power) else float(c)
 
 
 def _dense(M: Tensor, dtype: torch.dtype, workspace: Workspace) -> Tensor:
     """Return ``M`` in the compute dtype, as it is where rows or columns lie dense from an aligned address."""
-    dense = M.is_contiguous() or M.mT.is_contiguous()
-    if M.dtype == dtype and dense and (M.device.type != "cpu" or M.data_ptr() % _ALIGNMENT == 0):
+    dense = M.dtype == dtype and (M.is_contiguous() or M.mT.is_contiguous())
+    if dense and (M.device.type != "cpu" or M.data_ptr() % _ALIGNMENT == 0):
         return M
     return workspace.take(M.shape).copy_(M)
 

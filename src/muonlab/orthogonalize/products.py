@@ -116,9 +116,6 @@ def without_constant(
         consume: whether V may be overwritten, which saves a buffer.
     """
     c, kappa = coefficients, len(coefficients) - 1
-    if kappa == 2 and square is None:  # fused: V² is never stored by itself
-        product(V, V, V, beta=c[1], alpha=c[2], out=out)
-        return
     powers = [V] if square is None else [V, square]  # V, V², …, Vˢ
     s = max(block_size(kappa), len(powers))
     while len(powers) < s:

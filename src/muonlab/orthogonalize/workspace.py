@@ -42,25 +42,24 @@ class Workspace:
 _kept = _Kept()
 
 
+def keeps(M: Tensor) -> bool:
+    """Tell whether buffers outlive a call on M: not on devices (torch caches there), nor where it is traced."""
+    ordinary = type(M) is Tensor and M.device.type == "cpu"
+    return ordinary and not torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
+
+
 def borrow(M: Tensor, dtype: torch.dtype) -> Workspace:
     """Return a workspace for one call on ``M``: the one this thread kept, or a new one.
 
-    It is taken out of the store, so that a call that fails half-way leaves nothing behind.
+    It is out of the store meanwhile, so that a call inside the call, or one that fails half-way, leaves nothing there.
     """
-    kept = _kept.by_dtype.pop(dtype, None) if _keeps(M) else None
-    return kept or Workspace(dtype, M.device)
+    return (_kept.by_dtype.pop(dtype, None) if keeps(M) else None) or Workspace(dtype, M.device)
 
 
 def settle(workspace: Workspace, M: Tensor, dtype: torch.dtype) -> None:
     """Keep a workspace for this thread's next call unless it has grown large."""
-    if workspace.nbytes <= KEPT_BYTES and _keeps(M):
+    if workspace.nbytes <= KEPT_BYTES and keeps(M):
         _kept.by_dtype[dtype] = workspace
-
-
-def _keeps(M: Tensor) -> bool:
-    """Tell whether buffers outlive the call: not on devices (torch caches there), nor traced or inference tensors."""
-    ordinary = type(M) is Tensor and M.device.type == "cpu"
-    return ordinary and not torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
 
 
 def release() -> None:
