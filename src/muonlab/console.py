@@ -44,8 +44,8 @@ def rates(report: dict[str, Any]) -> str:
             m["method"],
             m["bound"],
             m["dominant"],
-            m["eta"],
-            m["one_minus_beta"],
+            m["eta"] if m["bound"] is not None else None,
+            m["one_minus_beta"] if m["bound"] is not None else None,
             *([m["iterations"]] if counted else []),
             m["basis"],
         ]

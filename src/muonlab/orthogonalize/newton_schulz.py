@@ -69,8 +69,10 @@ def newton_schulz(
     options = (_known(polynomial), steps, min(rows, columns), max(rows, columns), dtype, prescale, method)
     try:
         segments = _prepared(*options)
-    except TypeError:  # an option of an unhashable type: without the cache its own check names it
-        segments = _prepared.__wrapped__(*options)
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        segments = _prepared.__wrapped__(*options)  # without the cache the option's own check names it
     if check_finite:
         require_finite(M)
 

@@ -51,11 +51,11 @@ def _accumulator(X: Tensor) -> torch.dtype | None:
 def unit_scale(
     M: Tensor, dtype: torch.dtype, prescale: Prescale, workspace: Workspace
 ) -> tuple[Tensor, float | Tensor]:
-    """Return S and c such that ``c·S`` is the scaled input, with δ_0 < 1 (Kim & Oh 2026, Remark 1).
+    """Return S and c such that ``c·S`` is the scaled input, with δ_0 < 1 unless "none" (Kim & Oh 2026, Remark 1).
 
     The scale here is that of ``"frobenius"``, ``"paper"`` or ``"none"``; the others refine it in :func:`gram_scale`.
-    S is ``M`` itself where its range and layout allow, so that scaling touches Gram-sized matrices only; zero stays
-    zero. Where S had to be copied its buffer comes from the workspace and is not given back.
+    S is ``M`` itself where its range and layout allow, so that scaling touches Gram-sized matrices only, and otherwise
+    a buffer for the caller to give back. Zero stays zero.
     """
     if dtype not in _WIDE:  # half precision has no room for unscaled products
         return _scaled_half(M, prescale, workspace), 1.0
@@ -152,10 +152,8 @@ def spectral_bound(X: Tensor) -> Tensor:
         return X.new_zeros(X.shape[:-2], dtype=torch.float64)
     S, exponent = to_unit_range(X if X.dtype in _WIDE else X.float())
     G = S.new_zeros((*S.shape[:-1], m), dtype=torch.float64)
-    for chunk in torch.split(
-        S, max(m, 64), dim=-1
-    ):  # a Gram-sized piece at a time, to keep the copies in float64 small
-        wide = chunk.double()
+    for chunk in torch.split(S, max(m, 64), dim=-1):
+        wide = chunk.double()  # a Gram-sized piece at a time, so that the copies in float64 stay small
         G += wide @ wide.mT
     finite = torch.isfinite(G).all(-1).all(-1)
     top = torch.linalg.eigvalsh(torch.where(finite[..., None, None], G, 0.0))[..., -1]
