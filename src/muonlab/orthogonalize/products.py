@@ -14,7 +14,8 @@ from torch import Tensor
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.theory.cost import block_size
 
-_LONG_ROW = 1 << 13
+_PIECE = 1 << 13
+"""Columns that one product sums over when there are more than twice as many."""
 
 Scale = float | Tensor
 """A factor: a number where it is at hand, a tensor where reading it would wait for a device."""
@@ -52,11 +53,12 @@ def multiply(A: Tensor, B: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor
 
 def gram(X: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor:
     """Set ``out ← scale·X Xᵀ``, long rows piece by piece: one float32 sum over a million columns loses digits."""
-    if X.shape[-1] > 2 * _LONG_ROW and X.shape[-2] < _LONG_ROW:
-        total = out.zero_()
-        for piece in torch.split(X, _LONG_ROW, dim=-1):
-            total.add_(gram(piece, out=torch.empty_like(out)))
-        return total.mul_(scale)
+    if X.shape[-1] > 2 * _PIECE:
+        part = torch.empty_like(out)
+        out.zero_()
+        for piece in torch.split(X, _PIECE, dim=-1):
+            out.add_(gram(piece, out=part))
+        return out.mul_(scale)
     if not _splits(X.shape[-2], X.shape[-1], X):
         return multiply(X, X.mT, scale=scale, out=out)
     if isinstance(scale, Tensor):
