@@ -1,0 +1,63 @@
+"""The two halves of a Muon step around the orthogonalization: momenta into batches, results into weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from torch import Tensor
+
+from muonlab.optim.base import Part, move_momenta, move_weights, unless_skipped
+from muonlab.optim.layout import Batch, Layout
+from muonlab.optim.orthogonalizer import callable_of
+from muonlab.optim.scaling import SCALES, norm_of_matrices, renormalize
+from muonlab.optim.views import as_matrices, blocks
+
+
+def batches(parts: Sequence[Part]) -> Iterator[Batch]:
+    """Yield matrices of equal shape and treatment together, their momenta moved on just before."""
+    stacks: dict[tuple[Any, ...], list[Part]] = {}
+    for part in parts:
+        view, how = part.group["matrix_view"], part.group["orthogonalizer"]
+        for weight, grad, momentum in zip(
+            *(blocks(t, view) for t in (part.weight, part.grad, part.momentum)), strict=True
+        ):
+            block = replace(part, weight=weight, grad=grad, momentum=momentum)
+            shape = as_matrices(weight, view).shape
+            stacks.setdefault((how, shape, weight.dtype, weight.device), []).append(block)
+    for (how, *_), stack in stacks.items():
+        matrices = []
+        for members in _by_group(stack):
+            group = members[0].group
+            directions = move_momenta(members, group, group["momentum_form"])
+            matrices += [as_matrices(D, group["matrix_view"]) for D in directions]
+        yield Batch(callable_of(how), matrices, stack)
+
+
+def _by_group(stack: Sequence[Part]) -> Iterator[list[Part]]:
+    for _, members in groupby(stack, key=lambda part: id(part.group)):
+        yield list(members)
+
+
+def update(stack: Sequence[Part], results: Sequence[Tensor], layout: Layout) -> None:
+    """Update the weights of a batch (Kim & Oh 2026, Algorithm 1, line 10), with the factor of its shape."""
+    rows, columns = results[0].shape[-2:]
+    done = 0
+    for members in _by_group(stack):
+        group = members[0].group
+        directions = [O.view(p.weight.shape) for O, p in zip(results[done:], members, strict=False)]
+        done += len(members)
+        with unless_skipped(members, [part.weight for part in members]):
+            if group["renormalize"] == "before":
+                _renormalize(members, rows, layout)
+            move_weights(members, group, directions, SCALES[group["scale"]](rows, columns))
+            if group["renormalize"] == "after":
+                _renormalize(members, rows, layout)
+
+
+def _renormalize(members: Sequence[Part], rows: int, layout: Layout) -> None:
+    for part in members:
+        norm = layout.whole_norm(norm_of_matrices(part.weight, part.group["matrix_view"] == "batch"))
+        renormalize(part.weight, norm, rows)

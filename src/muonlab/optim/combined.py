@@ -1,0 +1,134 @@
+"""Muon for the matrices and another optimizer for the rest, as one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from muonlab.optim.foreign import from_muon_with_aux_adam
+from muonlab.optim.muon import Muon
+
+
+class MuonWithAux(Optimizer):
+    """Two optimizers that step, save, load and are scheduled as one torch optimizer.
+
+    ``param_groups`` are the groups of both, the same dictionaries in the same order (Muon's first), so that schedulers
+    and gradient scalers act on both. ``state_dict()`` holds both states.
+
+    Args:
+        muon: for the hidden matrices.
+        aux: for everything else.
+
+    Example:
+        >>> from muonlab import split_params
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> split = split_params(model)
+        >>> opt = MuonWithAux(Muon(split.matrices, lr=0.02), torch.optim.AdamW(split.rest, lr=3e-4))
+        >>> [group["lr"] for group in opt.param_groups]
+        [0.02, 0.0003, 0.0003]
+    """
+
+    def __init__(self, muon: Muon, aux: Optimizer) -> None:
+        for role, optimizer, kind in (("muon", muon, Muon), ("aux", aux, Optimizer)):
+            if not isinstance(optimizer, kind):
+                raise TypeError(
+                    f"{role} must be an optimizer of type {kind.__name__}, got {type(optimizer).__name__}: "
+                    f"MuonWithAux(Muon(split.matrices), torch.optim.AdamW(split.rest))"
+                )
+        shared = {p for group in muon.param_groups for p in group["params"]}
+        twice = [p for group in aux.param_groups for p in group["params"] if p in shared]
+        if twice:
+            raise ValueError(
+                f"a parameter must belong to one of the two optimizers, got {len(twice)} in both, the first of shape "
+                f"{tuple(twice[0].shape)}: split_params(model) takes each once"
+            )
+        self.muon, self.aux = muon, aux
+        self.defaults: dict[str, Any] = {}
+        Optimizer.__setstate__(self, {})  # the hooks and patches of a torch optimizer; groups and state are the two's
+
+    # torch keeps groups and state in attributes; here they are those of the two optimizers at any time.
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Groups of both optimizers, Muon's first; :meth:`add_param_group` of either adds one."""
+        return self.muon.param_groups + self.aux.param_groups
+
+    @property
+    def state(self) -> MutableMapping[Tensor, Any]:  # type: ignore[override]
+        """State of both optimizers by parameter."""
+        return _JoinedState(self.muon, self.aux)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: it would be a guess which of the two is meant."""
+        raise TypeError(
+            f"a group of {len(list(param_group.get('params', ())))} parameters must say which optimizer takes it: "
+            f"call .muon.add_param_group or .aux.add_param_group"
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Step both optimizers; a closure is evaluated once, before."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.muon.step()
+        self.aux.step()
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` gave, or the state of muon-optimizer's MuonWithAuxAdam."""
+        super().load_state_dict(from_muon_with_aux_adam(state_dict, self.aux.defaults))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"muon": self.muon, "aux": self.aux, "defaults": self.defaults}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what was unpickled, or hand loaded groups and states to the optimizer they belong to."""
+        if "param_groups" not in state:
+            super().__setstate__(state)
+            return
+        groups, states = state["param_groups"], state["state"]
+        count = len(self.muon.param_groups)
+        for optimizer, own in ((self.muon, groups[:count]), (self.aux, groups[count:])):
+            theirs: defaultdict[Tensor, Any] = defaultdict(dict)
+            theirs.update((p, states[p]) for group in own for p in group["params"] if p in states)
+            optimizer.__setstate__({"param_groups": own, "state": theirs})
+
+    def __repr__(self) -> str:
+        return f"MuonWithAux(\nmuon = {self.muon!r}\naux = {self.aux!r}\n)"
+
+
+class _JoinedState(MutableMapping[Tensor, Any]):
+    """The states of two optimizers as one mapping by parameter."""
+
+    def __init__(self, muon: Optimizer, aux: Optimizer) -> None:
+        self._muon, self._aux = muon, aux
+
+    def _owner(self, param: Tensor) -> MutableMapping[Tensor, Any]:
+        of_muon = any(p is param for group in self._muon.param_groups for p in group["params"])
+        return self._muon.state if of_muon else self._aux.state
+
+    def __getitem__(self, param: Tensor) -> Any:
+        return self._owner(param)[param]
+
+    def __setitem__(self, param: Tensor, value: Any) -> None:
+        self._owner(param)[param] = value
+
+    def __delitem__(self, param: Tensor) -> None:
+        del self._owner(param)[param]
+
+    def __contains__(self, param: object) -> bool:
+        return param in self._muon.state or param in self._aux.state  # asking torch's own would make an entry
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from self._muon.state
+        yield from self._aux.state
+
+    def __len__(self) -> int:
+        return len(self._muon.state) + len(self._aux.state)

@@ -1,0 +1,71 @@
+"""State dictionaries of other packages, in our terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from muonlab.optim.orthogonalizer import NewtonSchulz
+from muonlab.polynomials import Polynomial, preset
+
+_TORCH_ONLY = ("ns_coefficients", "ns_steps", "adjust_lr_fn", "eps")
+
+
+def newton_schulz_of(coefficients: Sequence[float], steps: int) -> NewtonSchulz:
+    """Return ``steps`` steps of one polynomial that is given by decimal numbers, as other packages do."""
+    polynomial = Polynomial(tuple(map(repr, map(float, coefficients))))
+    jordan = preset("jordan").polynomial
+    return NewtonSchulz(jordan if polynomial == jordan else polynomial, steps=steps)
+
+
+def as_native(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a loaded group in our terms: one of torch.optim.Muon, of muon-optimizer, or ours as it is."""
+    if "ns_coefficients" in group:
+        return _from_torch(group)
+    if "orthogonalizer" not in group:
+        return _from_muon_optimizer(group)
+    return dict(group)
+
+
+def _from_torch(group: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in group.items() if key not in _TORCH_ONLY}
+    return {
+        **kept,
+        "orthogonalizer": newton_schulz_of(group["ns_coefficients"], group["ns_steps"]),
+        "momentum_form": "ema",
+        "scale": group["adjust_lr_fn"] or "original",
+        "renormalize": None,
+    }
+
+
+def _from_muon_optimizer(group: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in group.items() if key != "use_muon"}
+    return {
+        **kept,
+        "orthogonalizer": NewtonSchulz("jordan", steps=5),
+        "momentum_form": "ema",
+        "nesterov": True,
+        "scale": "original",
+        "renormalize": None,
+    }
+
+
+def from_muon_with_aux_adam(state_dict: Mapping[str, Any], aux_defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state of muon-optimizer's MuonWithAuxAdam as one of MuonWithAux with AdamW; any other as it is.
+
+    Its groups may stand in any order and carry the flag ``use_muon``; its Adam counts steps in plain integers.
+    """
+    groups = state_dict["param_groups"]
+    if not groups or not all("use_muon" in group for group in groups):
+        return dict(state_dict)
+    of_muon = [group for group in groups if group["use_muon"]]
+    of_aux = [{**aux_defaults, **group} for group in groups if not group["use_muon"]]
+    for group in of_aux:
+        del group["use_muon"]
+    state = {
+        key: {k: torch.tensor(float(v)) if k == "step" else v for k, v in entry.items()}
+        for key, entry in state_dict["state"].items()
+    }
+    return {**state_dict, "param_groups": of_muon + of_aux, "state": state}

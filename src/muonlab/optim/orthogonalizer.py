@@ -1,0 +1,195 @@
+"""What turns a momentum into an update, as frozen values that a parameter group can hold in plain form.
+
+A group keeps a tuple of plain values, so that checkpoints need no class of ours; :func:`from_plain` rebuilds the value.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from functools import lru_cache, partial
+from typing import Any, ClassVar, Literal, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from muonlab import _checks
+from muonlab.orthogonalize import METHODS, POLAR_METHODS, PRESCALES, as_schedule, newton_schulz, polar
+from muonlab.orthogonalize.hardware import multiplies_in_hardware
+from muonlab.orthogonalize.matrices import FLOATING
+from muonlab.orthogonalize.polar import PolarMethod
+from muonlab.orthogonalize.prescale import Prescale
+from muonlab.orthogonalize.segments import Method
+from muonlab.polynomials import Polynomial, Preset, Schedule, preset
+
+Plain = tuple[Any, ...]
+"""Strings, numbers, None and tuples of these."""
+
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATING}
+ComputeDtype = torch.dtype | Literal["auto"] | None
+
+DEFAULT_SCHEDULE = preset("polar_express").schedule(5, safety=preset("polar_express").safety)
+
+
+class Orthogonalizer(Protocol):
+    """A value that maps matrices to (near-)orthogonal ones, and that a parameter group can hold as a tuple."""
+
+    kind: ClassVar[str]
+
+    def __call__(self, M: Tensor) -> Tensor:
+        """Return the orthogonalized matrices in new memory."""
+        ...
+
+    def plain(self) -> Plain:
+        """Return the value as a tuple of plain values, ``kind`` first."""
+        ...
+
+
+@dataclass(frozen=True)
+class NewtonSchulz:
+    """Newton-Schulz steps of any schedule (Kim & Oh 2026, Algorithm 1, lines 5-9); see :func:`muonlab.newton_schulz`.
+
+    Args:
+        polynomial: a Polynomial (repeated ``steps`` times), a Schedule, or a preset or its name; five steps of Polar
+            Express with their safety factor by default.
+        steps: number of steps q; None for the schedule's own, or 5.
+        prescale: how the matrix is brought into the unit ball.
+        compute_dtype: None keeps float32 and float64 and computes half precision in float32. ``"auto"`` takes bfloat16
+            on a CUDA device that multiplies it in hardware, if the schedule stays bounded there, and None's choice
+            elsewhere (a CPU emulates it, 50 to 500 times slower than float32).
+        method: ``"standard"``, ``"gram"`` or ``"auto"``.
+
+    Example:
+        >>> from muonlab.polynomials import taylor
+        >>> NewtonSchulz(taylor(2), steps=3).schedule.steps
+        3
+    """
+
+    kind: ClassVar[str] = "newton_schulz"
+
+    polynomial: InitVar[Polynomial | Schedule | Preset | str] = DEFAULT_SCHEDULE
+    _: KW_ONLY
+    steps: InitVar[int | None] = None
+    prescale: Prescale = "frobenius"
+    compute_dtype: ComputeDtype = "auto"
+    method: Method = "auto"
+    schedule: Schedule = field(init=False)
+
+    def __post_init__(self, polynomial: Polynomial | Schedule | Preset | str, steps: int | None) -> None:
+        _checks.one_of("prescale", self.prescale, PRESCALES)
+        _checks.one_of("method", self.method, METHODS)
+        _checks.one_of("compute_dtype", self.compute_dtype, (*FLOATING, "auto", None))
+        dtype = self.compute_dtype if isinstance(self.compute_dtype, torch.dtype) else torch.float32
+        object.__setattr__(self, "schedule", as_schedule(polynomial, steps, dtype))
+
+    def __call__(self, M: Tensor) -> Tensor:
+        """Return the orthogonalized matrices, shape (…, m, n), in new memory."""
+        dtype = _device_dtype(self.schedule, M.device) if self.compute_dtype == "auto" else self.compute_dtype
+        return newton_schulz(M, self.schedule, prescale=self.prescale, compute_dtype=dtype, method=self.method)
+
+    def plain(self) -> Plain:
+        """Return ``(kind, name, exact coefficients by step, prescale, compute_dtype, method)``."""
+        coefficients = tuple(tuple(map(str, p.exact)) for p in self.schedule)
+        dtype = str(self.compute_dtype).removeprefix("torch.") if self.compute_dtype else None
+        return (self.kind, str(self.schedule), coefficients, self.prescale, dtype, self.method)
+
+    @classmethod
+    def from_plain(cls, name: str, coefficients: Plain, prescale: Any, compute_dtype: Any, method: Any) -> NewtonSchulz:
+        """Rebuild the value."""
+        schedule = Schedule(tuple(Polynomial(tuple(c)) for c in coefficients), name=name)
+        return cls(schedule, prescale=prescale, compute_dtype=DTYPES.get(compute_dtype, compute_dtype), method=method)
+
+
+@lru_cache(maxsize=256)
+def _device_dtype(schedule: Schedule, device: torch.device) -> torch.dtype | None:
+    """Return bfloat16 where it is the faster choice and safe for the schedule, None elsewhere."""
+    if device.type != "cuda" or not multiplies_in_hardware(torch.bfloat16, device):
+        return None
+    try:
+        as_schedule(schedule, dtype=torch.bfloat16)
+    except ValueError:
+        return None
+    return torch.bfloat16
+
+
+@dataclass(frozen=True)
+class ExactPolar:
+    """The exact polar factor (Kim & Oh 2026, Algorithm 2, line 5); see :func:`muonlab.polar`.
+
+    Args:
+        method: ``"svd"``, ``"gram"`` or ``"auto"``.
+        rank_tol: singular values up to it count as zero; None for a multiple of rounding.
+    """
+
+    kind: ClassVar[str] = "exact_polar"
+
+    method: PolarMethod = "auto"
+    rank_tol: float | None = None
+
+    def __post_init__(self) -> None:
+        _checks.one_of("method", self.method, POLAR_METHODS)
+        if self.rank_tol is not None:
+            object.__setattr__(self, "rank_tol", _checks.non_negative("rank_tol", self.rank_tol))
+
+    def __call__(self, M: Tensor) -> Tensor:
+        """Return the polar factors, shape (…, m, n), in new memory."""
+        return polar(M, method=self.method, rank_tol=self.rank_tol)
+
+    def plain(self) -> Plain:
+        """Return ``(kind, method, rank_tol)``."""
+        return (self.kind, self.method, self.rank_tol)
+
+    @classmethod
+    def from_plain(cls, method: Any, rank_tol: Any) -> ExactPolar:
+        """Rebuild the value."""
+        return cls(method, rank_tol)
+
+
+_KINDS: dict[str, type[NewtonSchulz] | type[ExactPolar]] = {cls.kind: cls for cls in (NewtonSchulz, ExactPolar)}
+
+
+def to_plain(orthogonalizer: Orthogonalizer | Plain) -> Plain:
+    """Return the checked plain form of an orthogonalizer that is given as a value or in plain form."""
+    if isinstance(orthogonalizer, tuple(_KINDS.values())):
+        return cast(Orthogonalizer, orthogonalizer).plain()
+    if isinstance(orthogonalizer, (tuple, list)) and orthogonalizer and orthogonalizer[0] in _KINDS:
+        return _canonical(_tuples(orthogonalizer))
+    raise TypeError(
+        f"orthogonalizer must be a NewtonSchulz or an ExactPolar, got {orthogonalizer!r}: "
+        f"for example NewtonSchulz(taylor(2), steps=5)"
+    )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, (tuple, list)) else value
+
+
+@lru_cache(maxsize=256)
+def _canonical(plain: Plain) -> Plain:
+    return from_plain(plain).plain()
+
+
+@lru_cache(maxsize=256)
+def from_plain(plain: Plain) -> Orthogonalizer:
+    """Rebuild an orthogonalizer from what a parameter group holds."""
+    kind, *fields = plain
+    return _KINDS[kind].from_plain(*fields)
+
+
+def callable_of(plain: Plain) -> Callable[[Tensor], Tensor]:
+    """Return what a step calls: the orthogonalizer, or one operation of the graph where the step is compiled.
+
+    A compiler gains nothing inside: all time is in products that a library does, on buffers that are used again.
+    """
+    return partial(_opaque, plain=repr(plain)) if torch.compiler.is_compiling() else from_plain(plain)
+
+
+@torch.library.custom_op("muonlab::orthogonalize", mutates_args=())
+def _opaque(M: Tensor, plain: str) -> Tensor:
+    return from_plain(ast.literal_eval(plain))(M)
+
+
+@_opaque.register_fake
+def _like(M: Tensor, plain: str) -> Tensor:  # noqa: ARG001
+    return torch.empty(M.shape, dtype=M.dtype, device=M.device)

@@ -1,0 +1,50 @@
+"""How long a step is for a matrix of given shape, and weights held at a fixed norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Scale = Literal["none", "original", "match_rms_adamw", "spectral"]
+
+SCALES: Mapping[Scale, Callable[[int, int], float]] = MappingProxyType(
+    {
+        "none": lambda rows, columns: 1.0,  # noqa: ARG005
+        "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
+        "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
+        "spectral": lambda rows, columns: math.sqrt(rows / columns),
+    }
+)
+"""Factor on the learning rate by the rows (outputs) and columns (inputs) of the matrix; decay never has it.
+
+``none``: the paper's. ``original``: K. Jordan. ``match_rms_adamw``: Moonlight, entries of the size of an AdamW update.
+``spectral``: an update of fixed size between the root-mean-square norms of inputs and outputs.
+"""
+
+Renormalize = Literal["before", "after"] | None
+RENORMALIZE: tuple[Renormalize, ...] = (None, "before", "after")
+
+
+def norm_of_matrices(weight: Tensor, batch: bool) -> Tensor:
+    """Return the Frobenius norm of a weight, or of each of its matrices, in float32 or wider and broadcastable to it.
+
+    Row by row, since one float32 sum over all entries loses digits.
+    """
+    dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    if batch:
+        rows: Tensor = torch.linalg.vector_norm(weight, dim=-1, keepdim=True, dtype=dtype)
+        norm: Tensor = torch.linalg.vector_norm(rows, dim=-2, keepdim=True)
+    else:
+        rows = torch.linalg.vector_norm(weight.flatten(1), dim=-1, dtype=dtype)
+        norm = torch.linalg.vector_norm(rows)
+    return norm
+
+
+def renormalize(weight: Tensor, norm: Tensor, rows: int) -> None:
+    """Rescale a weight of the given norm to ``√rows`` in place (the paper's experiments); zero stays zero."""
+    weight.mul_(torch.where(norm > 0, math.sqrt(rows) / norm, 1.0).to(weight.dtype))
