@@ -225,6 +225,29 @@ def run(
     return Run(*(np.array(x) for x in (values, gradients, rho, gain, noises)), tuple(momenta))
 
 
+def trained(
+    build: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
+    objective: Objective,
+    W: Matrix,
+    *,
+    T: int,
+    noise: Noise | None = None,
+    seed: int = 0,
+) -> tuple[Matrix, Matrix]:
+    """Train one float64 weight with a real optimizer on the gradients of :func:`run`: values and gradient norms."""
+    rng = np.random.default_rng(seed)
+    weight = torch.nn.Parameter(torch.from_numpy(W.copy()))
+    optimizer = build([weight])
+    values, gradients = [objective.value(W)], []
+    for _ in range(T):
+        G = objective.gradient(weight.detach().numpy())
+        gradients.append(nuclear(G))
+        weight.grad = torch.from_numpy(G + (0.0 if noise is None else noise(rng, G)))
+        optimizer.step()
+        values.append(objective.value(weight.detach().numpy()))
+    return np.array(values), np.array(gradients)
+
+
 def sgdm(
     objective: Objective,
     W: Matrix,

@@ -50,7 +50,7 @@ class Muon(MomentumOptimizer):
         nesterov: orthogonalize ``G + μM`` (``(1-μ)G + μM``) instead of M; the paper does not.
         weight_decay: λ, decoupled, with the unscaled learning rate.
         scale: s(m, n), one of ``"none"``, ``"original"``, ``"match_rms_adamw"``, ``"spectral"``.
-        renormalize: rescale each weight to norm √m once per step, ``"before"`` or ``"after"`` the update.
+        renormalize: rescale each weight to norm √m once per step, ``"before"`` decay and update or ``"after"`` them.
         matrix_view: ``"flatten"`` (first dimension × the rest), ``"batch"`` (matrices in the last two dimensions), or
             row counts of blocks that are matrices of their own (a fused query, key and value).
         maximize: climb instead of descending.
@@ -123,7 +123,7 @@ class Muon(MomentumOptimizer):
         polar: Literal["newton_schulz", "svd"] = "newton_schulz",
         **options: Any,
     ) -> Muon:
-        """Build Algorithm 1 (Kim & Oh 2026) to the letter, Algorithm 2 (``polar="svd"``), or what the experiments do.
+        """Build Algorithms 1 and 2 (Kim & Oh 2026) to the letter (the second: ``polar="svd"``), or their experiments.
 
         Args:
             params: parameters or groups.
