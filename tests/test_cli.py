@@ -154,7 +154,7 @@ def test_extreme_values_are_answered_or_refused_without_a_traceback(capsys, opti
     [
         ("rates", "--L", "abc"),
         ("rates", "--constants", "best"),
-        ("list", "optimizers"),
+        ("list", "networks"),
         ("fly",),
         ("rates", "--x", "1"),
     ],
@@ -179,3 +179,19 @@ def test_help_exits_with_code_0_and_names_the_commands(capsys):
 def test_tables_align_numbers_to_the_right_and_show_what_is_missing():
     lines = table(["name", "x", "ok"], [["a", 1.23456, True], ["long", None, False]]).splitlines()
     assert lines == ["name      x   ok", "----  -----  ---", "a     1.235  yes", "long      -   no"]
+
+
+def test_list_optimizers_shows_every_registered_one_with_its_settings(capsys):
+    from muonlab.optim import optimizers
+
+    code, out, _ = run(capsys, "list", "optimizers", "--json")
+    assert code == 0
+    rows = {row["name"]: row for row in strict(out)["optimizers"]}
+    assert list(rows) == list(optimizers())
+    assert rows["muon.airbench"]["renormalize"] == "before"
+    assert rows["muon.moonlight"]["scale"] == "match_rms_adamw"
+    assert rows["muon.paper"]["orthogonalizer"] == "taylor2 x3, paper prescale"
+    assert rows["muon.paper"]["lr"] is None
+    _, text, _ = run(capsys, "list", "optimizers")
+    assert all(name in text for name in rows)
+    assert "cifar10-airbench" in text

@@ -47,7 +47,7 @@ class Rates:
 class List:
     """Show what is registered."""
 
-    what: Annotated[Positional[Literal["polynomials"]], arg(name="what")] = "polynomials"
+    what: Annotated[Positional[Literal["polynomials", "optimizers"]], arg(name="what")] = "polynomials"
     """Which registry."""
     json: bool = False
     """Print JSON."""
@@ -96,6 +96,10 @@ def _answer(command: Rates | List | Doctor) -> tuple[dict[str, Any], Callable[[d
         options = dataclasses.asdict(command)
         del options["json"]
         return summary.rates(**options), console.rates
+    if isinstance(command, List) and command.what == "optimizers":
+        from muonlab import optim
+
+        return optim.describe(), console.optimizers
     if isinstance(command, List):
         from muonlab.theory import summary
 

@@ -82,6 +82,15 @@ def polynomials(report: dict[str, Any]) -> str:
     return "\n".join([table(header, rows), "", note, "", *sources])
 
 
+def optimizers(report: dict[str, Any]) -> str:
+    """Write the registered optimizers with their defaults."""
+    columns = ("lr", "momentum", "momentum_form", "nesterov", "weight_decay", "scale", "renormalize", "orthogonalizer")
+    entries = report["optimizers"]
+    header = ["name", *(column.replace("_", " ") for column in columns)]
+    rows = [[e["name"], *(e[column] for column in columns)] for e in entries]
+    return "\n".join([table(header, rows), "", *(f"{e['name']}: {e['source']}" for e in entries)])
+
+
 def doctor(report: dict[str, Any]) -> str:
     """Write the description of the machine."""
     versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items())

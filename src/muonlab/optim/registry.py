@@ -5,12 +5,15 @@ A module of this package that calls :func:`register` is found by itself.
 
 from __future__ import annotations
 
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
+import torch
 from torch.optim.optimizer import Optimizer
 
 
@@ -48,6 +51,7 @@ def optimizers() -> Mapping[str, Entry]:
     """Return every registered optimizer by name.
 
     Example:
+        >>> from muonlab.optim import optimizers
         >>> "muon.paper" in optimizers()
         True
     """
@@ -55,3 +59,23 @@ def optimizers() -> Mapping[str, Entry]:
     for module in pkgutil.iter_modules(package.__path__):
         import_module(f"muonlab.optim.{module.name}")
     return MappingProxyType(_REGISTRY)
+
+
+def describe() -> dict[str, Any]:
+    """Return what each registered optimizer does by default, read off its parameter groups."""
+    return {"optimizers": [_describe(entry) for entry in optimizers().values()]}
+
+
+def _describe(entry: Entry) -> dict[str, Any]:
+    parameters = inspect.signature(entry.build).parameters
+    asked = [name for name in ("lr", "momentum") if parameters[name].default is inspect.Parameter.empty]
+    group = entry.build([torch.zeros(2, 2)], **dict.fromkeys(asked, 0.5)).param_groups[0]
+    kind, *fields = group.get("orthogonalizer", ("none",))
+    return {
+        "name": entry.name,
+        "source": entry.source,
+        **{name: None if name in asked else float(group[name]) for name in ("lr", "momentum")},
+        "momentum_form": group.get("momentum_form", "heavy_ball"),
+        **{name: group.get(name) for name in ("nesterov", "weight_decay", "scale", "renormalize")},
+        "orthogonalizer": f"{fields[0]}, {fields[2]} prescale" if kind == "newton_schulz" else kind,
+    }
