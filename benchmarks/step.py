@@ -24,6 +24,7 @@ from torch import Tensor
 
 from muonlab import Muon, NewtonSchulz
 from muonlab.orthogonalize.hardware import diagnose
+from muonlab.orthogonalize.segments import Accuracy
 from muonlab.polynomials import Polynomial, preset, taylor
 
 GPT_BLOCK = [(768, 2304), (768, 768), (768, 3072), (3072, 768)]
@@ -48,8 +49,8 @@ def weights(shapes: Shapes, flat: bool = False) -> list[Tensor]:
     return made
 
 
-def ours(params: list[Tensor], p: Polynomial) -> Muon:
-    return Muon(params, LR, MOMENTUM, orthogonalizer=NewtonSchulz(p, steps=STEPS), scale="original")
+def ours(params: list[Tensor], p: Polynomial, accuracy: Accuracy = "full") -> Muon:
+    return Muon(params, LR, MOMENTUM, orthogonalizer=NewtonSchulz(p, steps=STEPS, accuracy=accuracy))
 
 
 def float32_zeropower(grad: Tensor, coefficients: tuple[float, ...], steps: int, eps: float) -> Tensor:
@@ -115,7 +116,11 @@ def compare(network: str, shapes: Shapes, polynomial: str, rounds: int) -> dict[
     p = POLYNOMIALS[polynomial]
     mine, theirs = weights(shapes), weights(shapes, flat=True)
     optimizer = ours(mine, p)
-    sides: dict[str, Step] = {"muonlab": optimizer.step, "torch.optim.Muon, float32": torch_float32(theirs, p)}
+    sides: dict[str, Step] = {"muonlab": optimizer.step}
+    sides |= {
+        "muonlab, accuracy half": ours(weights(shapes), p, "half").step,
+        "torch.optim.Muon, float32": torch_float32(theirs, p),
+    }
     optimizer.step()
     sides["torch.optim.Muon, float32"]()
     apart = max(float((a.flatten(1) - b).detach().abs().max()) for a, b in zip(mine, theirs, strict=True))
@@ -132,7 +137,7 @@ def compare(network: str, shapes: Shapes, polynomial: str, rounds: int) -> dict[
     matrices = [m.detach().flatten(1).clone() for m in mine]
     sides["orthogonalization alone"] = lambda: [orthogonalize(M) for M in matrices]
     times = interleaved(sides, rounds)
-    peers = [name for name in sides if name not in ("muonlab", "orthogonalization alone")]
+    peers = [name for name in sides if not name.startswith(("muonlab", "orthogonalization"))]
     speedups = {name: round(ratio(times, name, "muonlab"), 3) for name in peers}
     return {
         "network": network,
@@ -141,6 +146,7 @@ def compare(network: str, shapes: Shapes, polynomial: str, rounds: int) -> dict[
         "rounds": rounds,
         "median_ms": {name: round(statistics.median(t) * 1e3, 3) for name, t in times.items()},
         "speedup_over": speedups,
+        "speedup_over, accuracy half": {name: round(ratio(times, name, "muonlab, accuracy half"), 3) for name in peers},
         "speedup_over_best_package": min((s for n, s in speedups.items() if n.startswith("optimuon")), default=None),
         "outside_orthogonalization": round(1 - ratio(times, "orthogonalization alone", "muonlab"), 4),
         "left_out": left_out,

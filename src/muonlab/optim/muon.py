@@ -27,7 +27,7 @@ from muonlab.polynomials import preset, taylor
 OrthogonalizeHook = Callable[[tuple[Tensor, ...], Tensor, Tensor], None]
 Nonfinite = Literal["propagate", "raise", "skip"]
 
-_DEFAULT_ORTHOGONALIZER = NewtonSchulz()
+_DEFAULT_ORTHOGONALIZER = NewtonSchulz(accuracy="half")
 _JORDAN = preset("jordan").polynomial.coefficients
 
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from muonlab import _checks
-from muonlab.orthogonalize import METHODS, POLAR_METHODS, PRESCALES, as_schedule, newton_schulz, polar
+from muonlab.orthogonalize import ACCURACIES, METHODS, POLAR_METHODS, PRESCALES, as_schedule, newton_schulz, polar
 from muonlab.orthogonalize.hardware import multiplies_in_hardware
 from muonlab.orthogonalize.matrices import FLOATING
 from muonlab.orthogonalize.polar import PolarMethod
 from muonlab.orthogonalize.prescale import Prescale
-from muonlab.orthogonalize.segments import Method
+from muonlab.orthogonalize.segments import Accuracy, Method
 from muonlab.polynomials import Polynomial, Preset, Schedule, preset
 
 Plain = tuple[Any, ...]
@@ -59,6 +59,7 @@ class NewtonSchulz:
             on a CUDA device that multiplies it in hardware, if the schedule stays bounded there, and None's choice
             elsewhere (a CPU emulates it, 50 to 500 times slower than float32).
         method: ``"standard"``, ``"gram"`` or ``"auto"``.
+        accuracy: ``"full"``, or ``"half"`` to let rounding reach that of bfloat16 for more speed.
 
     Example:
         >>> from muonlab.polynomials import taylor
@@ -74,11 +75,13 @@ class NewtonSchulz:
     prescale: Prescale = "frobenius"
     compute_dtype: ComputeDtype = "auto"
     method: Method = "auto"
+    accuracy: Accuracy = "full"
     schedule: Schedule = field(init=False)
 
     def __post_init__(self, polynomial: Polynomial | Schedule | Preset | str, steps: int | None) -> None:
         _checks.one_of("prescale", self.prescale, PRESCALES)
         _checks.one_of("method", self.method, METHODS)
+        _checks.one_of("accuracy", self.accuracy, ACCURACIES)
         _checks.one_of("compute_dtype", self.compute_dtype, (*FLOATING, "auto", None))
         dtype = self.compute_dtype if isinstance(self.compute_dtype, torch.dtype) else torch.float32
         object.__setattr__(self, "schedule", as_schedule(polynomial, steps, dtype))
@@ -86,19 +89,23 @@ class NewtonSchulz:
     def __call__(self, M: Tensor) -> Tensor:
         """Return the orthogonalized matrices, shape (…, m, n), in new memory."""
         dtype = _device_dtype(self.schedule, M.device) if self.compute_dtype == "auto" else self.compute_dtype
-        return newton_schulz(M, self.schedule, prescale=self.prescale, compute_dtype=dtype, method=self.method)
+        options: dict[str, Any] = {"prescale": self.prescale, "method": self.method, "accuracy": self.accuracy}
+        return newton_schulz(M, self.schedule, compute_dtype=dtype, **options)
 
     def plain(self) -> Plain:
-        """Return ``(kind, name, exact coefficients by step, prescale, compute_dtype, method)``."""
+        """Return ``(kind, name, exact coefficients by step, prescale, compute_dtype, method, accuracy)``."""
         coefficients = tuple(tuple(map(str, p.exact)) for p in self.schedule)
         dtype = str(self.compute_dtype).removeprefix("torch.") if self.compute_dtype else None
-        return (self.kind, str(self.schedule), coefficients, self.prescale, dtype, self.method)
+        return (self.kind, str(self.schedule), coefficients, self.prescale, dtype, self.method, self.accuracy)
 
     @classmethod
-    def from_plain(cls, name: str, coefficients: Plain, prescale: Any, compute_dtype: Any, method: Any) -> NewtonSchulz:
+    def from_plain(
+        cls, name: str, coefficients: Plain, prescale: Any, compute_dtype: Any, method: Any, accuracy: Any
+    ) -> NewtonSchulz:
         """Rebuild the value."""
         schedule = Schedule(tuple(Polynomial(tuple(c)) for c in coefficients), name=name)
-        return cls(schedule, prescale=prescale, compute_dtype=DTYPES.get(compute_dtype, compute_dtype), method=method)
+        dtype = DTYPES.get(compute_dtype, compute_dtype)
+        return cls(schedule, prescale=prescale, compute_dtype=dtype, method=method, accuracy=accuracy)
 
 
 @lru_cache(maxsize=256)

@@ -6,5 +6,6 @@ from muonlab.orthogonalize.polar import POLAR_METHODS as POLAR_METHODS
 from muonlab.orthogonalize.polar import polar as polar
 from muonlab.orthogonalize.prescale import PRESCALES as PRESCALES
 from muonlab.orthogonalize.prescale import spectral_bound as spectral_bound
+from muonlab.orthogonalize.segments import ACCURACIES as ACCURACIES
 from muonlab.orthogonalize.segments import METHODS as METHODS
 from muonlab.orthogonalize.workspace import release as release

@@ -19,7 +19,7 @@ from muonlab.orthogonalize.products import (
     symmetric_product,
     without_constant,
 )
-from muonlab.orthogonalize.segments import METHODS, Method, Segment, plan
+from muonlab.orthogonalize.segments import ACCURACIES, METHODS, Accuracy, Method, Segment, plan
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.polynomials import Polynomial, Preset, Schedule, preset, taylor
 from muonlab.theory import schedule_error
@@ -37,6 +37,7 @@ def newton_schulz(
     prescale: Prescale = "frobenius",
     compute_dtype: torch.dtype | None = None,
     method: Method = "auto",
+    accuracy: Accuracy = "full",
     check_finite: bool = False,
 ) -> Tensor:
     r"""Apply ``X ← p(X Xᵀ) X`` q times to the scaled matrix (Kim & Oh 2026, Algorithm 1, lines 5-9).
@@ -53,6 +54,8 @@ def newton_schulz(
             upper bound of the operator norm), or ``"none"`` (``‖M‖_op ≤ 1`` is then the caller's promise).
         compute_dtype: None keeps float32 and float64 and computes half precision in float32.
         method: ``"standard"`` (on X), ``"gram"`` (on ``X Xᵀ``, restarted where digits would be lost), ``"auto"``.
+        accuracy: ``"full"`` keeps the rounding of the standard iteration; ``"half"`` lets it reach 2⁻⁸, the spacing of
+            bfloat16, where Gram space then needs fewer restarts (steep schedules: Jordan's, Polar Express).
         check_finite: raise on NaN and infinity instead of passing NaN on.
 
     Returns:
@@ -66,7 +69,7 @@ def newton_schulz(
     check_matrices(M)
     dtype = compute_dtype_for(M, compute_dtype)
     rows, columns = M.shape[-2:]
-    options = (_known(polynomial), steps, min(rows, columns), max(rows, columns), dtype, prescale, method)
+    options = (_known(polynomial), steps, min(rows, columns), max(rows, columns), dtype, prescale, method, accuracy)
     try:
         segments = _prepared(*options)
     except TypeError as error:
@@ -91,12 +94,14 @@ def _prepared(
     dtype: torch.dtype,
     prescale: Prescale,
     method: Method,
+    accuracy: Accuracy,
 ) -> tuple[Segment, ...]:
     """Check the options and group the steps, once for every combination of them."""
     schedule = as_schedule(polynomial, steps, dtype)
     _checks.one_of("prescale", prescale, PRESCALES)
     _checks.one_of("method", method, METHODS)
-    return plan(schedule, m, n, dtype, method)
+    _checks.one_of("accuracy", accuracy, ACCURACIES)
+    return plan(schedule, m, n, dtype, method, accuracy)
 
 
 def as_schedule(

@@ -19,7 +19,12 @@ from muonlab.theory.cost import products
 
 Method = Literal["standard", "gram", "auto"]
 METHODS: tuple[Method, ...] = ("standard", "gram", "auto")
+Accuracy = Literal["full", "half"]
+ACCURACIES: tuple[Accuracy, ...] = ("full", "half")
 Segment = tuple[Polynomial, ...]
+
+HALF_ACCURACY = 2.0**-8
+"""Error in the operator norm that accuracy "half" lets Gram space add: the spacing of bfloat16 at 1."""
 
 _SENSITIVE_SMALL, _SENSITIVE_LARGE = 1.2, 4.0
 _NEGATIVE = 0.25
@@ -56,18 +61,22 @@ def _allowed_sensitivity(schedule: Schedule, m: int, n: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def gram_segments(schedule: Schedule, unit_roundoff: float, sensitivity: float) -> tuple[Segment, ...]:
+def gram_segments(
+    schedule: Schedule, unit_roundoff: float, sensitivity: float, error: float = 0.0
+) -> tuple[Segment, ...]:
     """Group steps greedily into the longest segments whose error stays within a few units of the standard one.
 
-    A segment ends where its sensitivity to R exceeds ``sensitivity`` times its slope, or where rounding could push an
-    eigenvalue of R so far below zero that the steps drive it away (half precision: after two or three steps).
+    A segment ends where its sensitivity to R exceeds both ``sensitivity`` times its slope and what makes an error of
+    ``error`` out of rounding, or where rounding could push an eigenvalue of R so far below zero that the steps drive it
+    away (half precision: after two or three steps).
     """
     groups: list[list[Polynomial]] = []
     for p in schedule.polynomials:
         if groups:
             longer = (*groups[-1], p)
             slope = float(Schedule(longer).slope)
-            if gram_sensitivity(longer) <= sensitivity * slope and unit_roundoff * slope**2 <= _NEGATIVE:
+            allowed = max(sensitivity * slope, error / unit_roundoff)
+            if gram_sensitivity(longer) <= allowed and unit_roundoff * slope**2 <= _NEGATIVE:
                 groups[-1].append(p)
                 continue
         groups.append([p])
@@ -85,12 +94,15 @@ def segment_flops(segments: tuple[Segment, ...], m: int, n: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def plan(schedule: Schedule, m: int, n: int, dtype: torch.dtype, method: Method) -> tuple[Segment, ...]:
+def plan(
+    schedule: Schedule, m: int, n: int, dtype: torch.dtype, method: Method, accuracy: Accuracy = "full"
+) -> tuple[Segment, ...]:
     """Choose the segments for m×n (m ≤ n) from shape, dtype and schedule alone, never from a timing."""
     singles = tuple((p,) for p in schedule.polynomials)
     if method == "standard":
         return singles
-    grouped = gram_segments(schedule, torch.finfo(dtype).eps / 2, _allowed_sensitivity(schedule, m, n))
+    error = HALF_ACCURACY if accuracy == "half" else 0.0
+    grouped = gram_segments(schedule, torch.finfo(dtype).eps / 2, _allowed_sensitivity(schedule, m, n), error)
     if method == "gram":
         return grouped
     return grouped if segment_flops(grouped, m, n) < segment_flops(singles, m, n) else singles
