@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from muonlab.optim.layout import Layout, layout_of
 from muonlab.optim.momentum import MomentumForm, advance
-from muonlab.optim.options import COMMON, Check, checked
+from muonlab.optim.options import COMMON, Check, checked, refuse_slips
 
 BUFFER = "momentum_buffer"
 """Key of the momentum in a parameter's state, as in torch's own optimizers."""
@@ -46,11 +47,12 @@ class MomentumOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, checked like one given at construction; on an error the optimizer stays as it was."""
+        refuse_slips(param_group, self.checks)
         group = {**param_group, **checked(param_group, self.checks)}
         super().add_param_group(group)
         try:
             self._check_group(group)
-        except (TypeError, ValueError):
+        except Exception:
             self.param_groups.pop()
             raise
         for p in group["params"]:
@@ -59,14 +61,20 @@ class MomentumOptimizer(Optimizer):
     def _check_group(self, group: Mapping[str, Any]) -> None:
         """Refuse parameters that the optimizer has no update for."""
         for name, p in named(group):
+            if is_lazy(p):
+                raise ValueError(f"parameters must have a shape, got {name} uninitialized: run one forward pass first")
             if not p.is_floating_point():
                 raise TypeError(f"parameters must be real floating-point tensors, got {name} of {p.dtype}: use float32")
             layout_of(p)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over unpickled or loaded state, after it was checked; fill in what an older dictionary lacks."""
+        """Take over unpickled or loaded state, after it was checked; what an older dictionary lacks stays as it is."""
         defaults = state.get("defaults", getattr(self, "defaults", {}))
-        groups = [self._restored(group, defaults) for group in state.get("param_groups", ())]
+        present = getattr(self, "param_groups", [])
+        groups = [
+            self._restored(group, {**defaults, **(present[i] if i < len(present) else {})})
+            for i, group in enumerate(state.get("param_groups", ()))
+        ]
         states = state.get("state", {})
         wrong = []
         for group in groups:
@@ -85,8 +93,10 @@ class MomentumOptimizer(Optimizer):
         super().__setstate__({**state, "param_groups": groups} if groups else state)
 
     def _restored(self, group: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a loaded group with all options, checked."""
-        filled = {**{k: v for k, v in defaults.items() if k in self.checks}, **group}
+        """Return a loaded group with all options, checked; its keys keep their order."""
+        refuse_slips(group, self.checks)
+        missing = {name: value for name, value in defaults.items() if name in self.checks and name not in group}
+        filled = {**group, **missing}
         return {**filled, **checked(filled, self.checks)}
 
     def _buffer(self, p: Tensor) -> Tensor:
@@ -116,6 +126,7 @@ class MomentumOptimizer(Optimizer):
         if not torch.compiler.is_compiling():
             for group in self.param_groups:  # a value that was put there by hand is checked like any other
                 group.update(checked(group, self.checks))
+                self._check_group(group)
         parts = list(self._parts())
         _raise_nonfinite(parts)
         self._update(parts)

@@ -28,12 +28,17 @@ def batches(parts: Sequence[Part]) -> Iterator[Batch]:
             shape = as_matrices(weight, view).shape
             stacks.setdefault((how, shape, weight.dtype, weight.device), []).append(block)
     for (how, *_), stack in stacks.items():
-        matrices = []
-        for members in _by_group(stack):
-            group = members[0].group
-            directions = move_momenta(members, group, group["momentum_form"])
-            matrices += [as_matrices(D, group["matrix_view"]) for D in directions]
-        yield Batch(callable_of(how), matrices, stack)
+        yield Batch(callable_of(how), _moved(stack), stack)  # nothing here holds its matrices while it is worked on
+
+
+def _moved(stack: Sequence[Part]) -> list[Tensor]:
+    """Move the momenta of a stack on and return the matrices to orthogonalize."""
+    matrices = []
+    for members in _by_group(stack):
+        group = members[0].group
+        directions = move_momenta(members, group, group["momentum_form"])
+        matrices += [as_matrices(D, group["matrix_view"]) for D in directions]
+    return matrices
 
 
 def _by_group(stack: Sequence[Part]) -> Iterator[list[Part]]:

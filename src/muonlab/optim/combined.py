@@ -93,12 +93,18 @@ class MuonWithAux(Optimizer):
         if "param_groups" not in state:
             super().__setstate__(state)
             return
-        groups, states = state["param_groups"], state["state"]
+        groups, states = state["param_groups"], dict(state["state"])
         count = len(self.muon.param_groups)
-        for optimizer, own in ((self.muon, groups[:count]), (self.aux, groups[count:])):
-            theirs: defaultdict[Tensor, Any] = defaultdict(dict)
-            theirs.update((p, states[p]) for group in own for p in group["params"] if p in states)
-            optimizer.__setstate__({"param_groups": own, "state": theirs})
+        for_aux: defaultdict[Tensor, Any] = defaultdict(dict)
+        for group in groups[count:]:
+            for_aux.update((p, states.pop(p)) for p in group["params"] if p in states)
+        before = self.muon.param_groups, self.muon.state
+        self.muon.__setstate__({"param_groups": groups[:count], "state": defaultdict(dict, states)})
+        try:
+            self.aux.__setstate__({"param_groups": groups[count:], "state": for_aux})
+        except Exception:
+            self.muon.param_groups, self.muon.state = before
+            raise
 
     def __repr__(self) -> str:
         return f"MuonWithAux(\nmuon = {self.muon!r}\naux = {self.aux!r}\n)"
@@ -111,7 +117,9 @@ class _JoinedState(MutableMapping[Tensor, Any]):
         self._muon, self._aux = muon, aux
 
     def _owner(self, param: Tensor) -> MutableMapping[Tensor, Any]:
-        of_muon = any(p is param for group in self._muon.param_groups for p in group["params"])
+        of_muon = param in self._muon.state or any(
+            p is param for group in self._muon.param_groups for p in group["params"]
+        )
         return self._muon.state if of_muon else self._aux.state
 
     def __getitem__(self, param: Tensor) -> Any:
@@ -129,6 +137,10 @@ class _JoinedState(MutableMapping[Tensor, Any]):
     def __iter__(self) -> Iterator[Tensor]:
         yield from self._muon.state
         yield from self._aux.state
+
+    def __bool__(self) -> bool:
+        """Tell whether both have state: checkpoint libraries ask this before they make room for what they read."""
+        return bool(self._muon.state) and bool(self._aux.state)
 
     def __len__(self) -> int:
         return len(self._muon.state) + len(self._aux.state)

@@ -10,12 +10,17 @@ import torch
 from muonlab.optim.orthogonalizer import NewtonSchulz
 from muonlab.polynomials import Polynomial, preset
 
+_OURS_ONLY = ("orthogonalizer", "momentum_form", "scale", "renormalize", "matrix_view")
+_ANYBODYS = {"params", "param_names", "use_muon", "initial_lr"}
 _TORCH_ONLY = ("ns_coefficients", "ns_steps", "adjust_lr_fn", "eps")
 
 
 def newton_schulz_of(coefficients: Sequence[float], steps: int) -> NewtonSchulz:
     """Return ``steps`` steps of one polynomial that is given by decimal numbers, as other packages do."""
-    polynomial = Polynomial(tuple(map(repr, map(float, coefficients))))
+    given = [float(c) for c in coefficients]
+    while len(given) > 1 and given[-1] == 0:  # a cubic is often written as a quintic with a zero
+        given.pop()
+    polynomial = Polynomial(tuple(map(repr, given)))
     jordan = preset("jordan").polynomial
     return NewtonSchulz(jordan if polynomial == jordan else polynomial, steps=steps)
 
@@ -24,9 +29,14 @@ def as_native(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return a loaded group in our terms: one of torch.optim.Muon, of muon-optimizer, or ours as it is."""
     if "ns_coefficients" in group:
         return _from_torch(group)
-    if "orthogonalizer" not in group:
+    if any(key in group for key in _OURS_ONLY):
+        return dict(group)
+    if set(group) - _ANYBODYS == {"lr", "momentum", "weight_decay"}:
         return _from_muon_optimizer(group)
-    return dict(group)
+    raise ValueError(
+        f"a state dictionary must be one of Muon, torch.optim.Muon or muon-optimizer, got a group with the options "
+        f"{', '.join(sorted(set(group) - _ANYBODYS))}: load it into the optimizer that it comes from"
+    )
 
 
 def _from_torch(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +67,7 @@ def from_muon_with_aux_adam(state_dict: Mapping[str, Any], aux_defaults: Mapping
 
     Its groups may stand in any order and carry the flag ``use_muon``; its Adam counts steps in plain integers.
     """
-    groups = state_dict["param_groups"]
+    groups = state_dict.get("param_groups")  # a hook of the user's may yet unpack it
     if not groups or not all("use_muon" in group for group in groups):
         return dict(state_dict)
     of_muon = [group for group in groups if group["use_muon"]]

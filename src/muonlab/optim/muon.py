@@ -77,7 +77,7 @@ class Muon(MomentumOptimizer):
         "matrix_view": lambda _, value: check_view(value),
     }
 
-    orthogonalized: int = 0
+    orthogonalized: int
     _orthogonalize_hooks: OrderedDict[int, OrthogonalizeHook]
 
     def __init__(
@@ -105,6 +105,7 @@ class Muon(MomentumOptimizer):
             "renormalize": renormalize,
         }
         options |= {"matrix_view": matrix_view, "maximize": maximize, "nonfinite": nonfinite}
+        self.orthogonalized = 0
         self._orthogonalize_hooks = OrderedDict()
         super().__init__(params, options)
 
@@ -249,13 +250,16 @@ class Muon(MomentumOptimizer):
             self._orthogonalize_hooks = OrderedDict()
         super().__setstate__(state)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "orthogonalized": self.orthogonalized}
+
     def _restored(self, group: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
         return super()._restored(as_native(group), defaults)
 
     def _check_group(self, group: Mapping[str, Any]) -> None:
+        super()._check_group(group)
         for name, p in named(group):
             check_fits(group["matrix_view"], p.shape, name)
-        super()._check_group(group)
 
     # ------------------------------------------------------------------------------------------------------ the step
 
@@ -268,6 +272,7 @@ class Muon(MomentumOptimizer):
                 if self._orthogonalize_hooks:
                     self._show(batch, results)
                 update(batch.owners, results, layout)
+                del batch, results  # before the next batch is made
 
     def _show(self, batch: Batch, results: Sequence[Tensor]) -> None:
         """Call the hooks with the batch as one stack: copies, so that a hook which writes changes nothing."""

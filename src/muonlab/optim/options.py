@@ -57,12 +57,25 @@ COMMON: Mapping[str, Check] = {
 
 
 def checked(group: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
-    """Return the options of a group in plain form.
+    """Return the options of a group in plain form; keys that no option has are the user's own, or a scheduler's."""
+    return {name: check(name, group[name]) for name, check in checks.items() if name in group}
 
-    Keys that no option has are the user's own, unless one looks like a slip of the pen.
-    """
+
+_OF_SCHEDULERS = {"initial_lr", "min_lr", "max_lr", "base_momentum", "max_momentum"}
+"""Keys that torch's schedulers put into groups."""
+
+
+def refuse_slips(group: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
+    """Refuse a key of a group that looks like an option but for a slip of the pen."""
+    if not isinstance(group, Mapping):
+        raise TypeError(
+            f"a parameter group must be a dictionary, got {type(group).__name__}: pass {{'params': [...], 'lr': ...}}"
+        )
     for key in group:
-        near = [] if key in checks else difflib.get_close_matches(key, checks, n=1, cutoff=0.8)
+        near = (
+            []
+            if key in checks or key in _OF_SCHEDULERS
+            else difflib.get_close_matches(str(key), checks, n=1, cutoff=0.8)
+        )
         if near:
             raise ValueError(f"a parameter group has no option {key!r}: did you mean {near[0]!r}?")
-    return {name: check(name, group[name]) for name, check in checks.items() if name in group}

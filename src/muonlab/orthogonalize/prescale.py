@@ -92,6 +92,8 @@ def _dense(M: Tensor, dtype: torch.dtype, workspace: Workspace) -> Tensor:
     dense = M.dtype == dtype and (M.is_contiguous() or M.mT.is_contiguous())
     if dense and (M.device.type != "cpu" or M.data_ptr() % _ALIGNMENT == 0):
         return M
+    if M.stride(-2) == 1 and M.mT.is_contiguous():  # the copy is to round like the original: same layout
+        return workspace.take(M.mT.shape).mT.copy_(M)
     return workspace.take(M.shape).copy_(M)
 
 

@@ -29,9 +29,11 @@ class Workspace:
         return free.pop() if free else torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def give(self, *buffers: Tensor) -> None:
-        """Take buffers back for reuse."""
+        """Take buffers back for reuse; only row-major ones are kept, since products round by layout."""
         for buffer in buffers:
-            self._free.setdefault(buffer.shape, []).append(buffer)
+            kept = buffer if buffer.is_contiguous() else buffer.mT
+            if kept.is_contiguous():
+                self._free.setdefault(kept.shape, []).append(kept)
 
     @property
     def nbytes(self) -> int:

@@ -31,8 +31,11 @@ class Local:
         On a CPU a stack gains nothing and would have to be copied together; the bits are the same either way.
         """
         for batch in batches:
-            matrices = batch.matrices
-            if len(matrices) == 1 or matrices[0].device.type == "cpu":
-                yield batch, [batch.orthogonalize(M) for M in matrices]
-            else:
-                yield batch, batch.orthogonalize(torch.stack(list(matrices))).unbind()
+            yield batch, _results(batch)
+            del batch  # before the next one is made
+
+
+def _results(batch: Batch) -> Sequence[Tensor]:
+    if len(batch.matrices) == 1 or batch.matrices[0].device.type == "cpu":
+        return [batch.orthogonalize(M) for M in batch.matrices]
+    return batch.orthogonalize(torch.stack(list(batch.matrices))).unbind()

@@ -1,0 +1,856 @@
+"""What every registered optimizer must do: refuse what is wrong, go the right way, and touch nothing else.
+
+The properties are those of PyTorch's TestOptimRenewed that exist on a CPU, and more; wrong optimizers at the end show
+that the checks can fail. State dictionaries, copies and hooks are in test_optimizer_state.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import Parameter
+
+from muonlab.optim import SGDM, Muon, MuonWithAux, optimizers
+from muonlab.optim.base import BUFFER
+from muonlab.optim.registry import _REGISTRY, register
+from tests.contracts.optimizer_cases import (
+    JOINT,
+    LAYOUTS,
+    LR,
+    MATRICES,
+    MOMENTUM,
+    SCHEDULES,
+    bad_options,
+    broken,
+    cases,
+    close_weights,
+    descend,
+    draw,
+    every_layout,
+    every_optimizer,
+    every_registered,
+    every_schedule,
+    frozen,
+    gradients,
+    laid_out,
+    loss_of,
+    parameters,
+    refused,
+    renormalizes,
+    resting,
+    run,
+    same,
+    same_weights,
+    trained,
+)
+
+# ------------------------------------------------------------------------------------------------------- the registry
+
+
+@every_registered
+def test_it_says_who_described_it_and_its_name_cannot_be_taken_twice(case):
+    entry = optimizers()[case.name]
+    assert entry.name == case.name
+    assert len(entry.source.strip()) >= 10
+    with pytest.raises(ValueError, match=rf"an optimizer named '{case.name}' is registered already: choose another"):
+        register(case.name, SGDM, source="a test that tries to take the name")
+    assert optimizers()[case.name] is entry
+
+
+def test_a_newcomer_is_covered_by_itself(monkeypatch):
+    monkeypatch.setitem(_REGISTRY, "newcomer", optimizers()["sgdm"])
+    assert set(cases()) == set(optimizers()) > {"newcomer", "muon", "muon.paper", "sgdm"}
+
+
+# ------------------------------------------------------------------------------------- parameters that are refused
+
+
+def matrix(**options):
+    return Parameter(torch.ones(4, 3, **options))
+
+
+def twice_in_groups():
+    p = matrix()
+    return [{"params": [p]}, {"params": [matrix(), p]}]
+
+
+WHOLE = torch.ones(4, 3, dtype=torch.int64)
+BAD_PARAMETERS = {
+    "none": (list, ValueError, r"optimizer got an empty parameter list"),
+    "a tensor": (matrix, TypeError, r"should be an iterable of Tensors or dicts, but got torch\.FloatTensor"),
+    "a number": (lambda: [1.0], TypeError, r"can only optimize Tensors, but one of the params is float"),
+    "a set": (lambda: [{"params": {matrix()}}], TypeError, r"ordered collections.*use a list instead"),
+    "not a leaf": (lambda: [matrix() * 2], ValueError, r"can't optimize a non-leaf Tensor"),
+    "in two groups": (twice_in_groups, ValueError, r"some parameters appear in more than one parameter group"),
+    "half with names": (lambda: [("w", matrix()), matrix()], ValueError, r"Some param names are missing"),
+    "groups half with names": (
+        lambda: [{"params": [matrix()]}, {"params": [("w", matrix())]}],
+        ValueError,
+        r"cannot add param group with names to the optimizer",
+    ),
+    "integers": (
+        lambda: [Parameter(WHOLE, requires_grad=False)],
+        TypeError,
+        r"must be real floating-point tensors, got parameter 0 of its group of torch\.int64: use float32",
+    ),
+    "booleans": (
+        lambda: [("mask", Parameter(WHOLE.bool(), requires_grad=False))],
+        TypeError,
+        r"must be real floating-point tensors, got mask of torch\.bool: use float32",
+    ),
+    "complex": (
+        lambda: [("waves", matrix(dtype=torch.complex64))],
+        TypeError,
+        r"must be real floating-point tensors, got waves of torch\.complex64: use float32",
+    ),
+}
+
+
+@every_registered
+@pytest.mark.parametrize("what", BAD_PARAMETERS)
+def test_parameters_that_cannot_be_optimized_are_refused(case, what):
+    make, error, message = BAD_PARAMETERS[what]
+    with pytest.raises(error, match=message):
+        case.construct(make(), lr=LR, momentum=MOMENTUM)
+
+
+@every_registered
+def test_a_parameter_given_twice_is_warned_of_as_torch_does(case):
+    p = matrix()
+    with pytest.warns(UserWarning, match=r"parameter group with duplicate parameters"):
+        case.construct([p, p], lr=LR, momentum=MOMENTUM)
+
+
+@every_registered
+@pytest.mark.parametrize("shape", [(), (5,)])
+def test_vectors_are_refused_with_the_way_out_unless_any_shape_is_taken(case, shape):
+    params = [("norm.gain", Parameter(torch.ones(shape)))]
+    if case.any_shape:
+        assert len(case.construct(params, lr=LR, momentum=MOMENTUM).state) == 1
+        return
+    message = r"two or more dimensions, got norm\.gain of shape \(5?,?\): split_params\(model\) sends such parameters"
+    with pytest.raises(ValueError, match=message):
+        case.construct(params, lr=LR, momentum=MOMENTUM)
+
+
+def test_the_joint_optimizer_refuses_what_it_cannot_join():
+    W, v = matrix(), Parameter(torch.ones(3))
+    muon, aux = Muon([W]), torch.optim.AdamW([v])
+    with pytest.raises(TypeError, match=r"muon must be an optimizer of type Muon, got AdamW: MuonWithAux\(Muon"):
+        MuonWithAux(aux, muon)
+    with pytest.raises(TypeError, match=r"aux must be an optimizer of type Optimizer, got list: MuonWithAux\(Muon"):
+        MuonWithAux(muon, [v])
+    with pytest.raises(ValueError, match=r"one of the two optimizers, got 1 in both, the first of shape \(4, 3\): spl"):
+        MuonWithAux(muon, torch.optim.AdamW([W, v]))
+    with pytest.raises(TypeError, match=r"a group of 1 parameters must say which .*: call \.muon\.add_param_group or"):
+        MuonWithAux(muon, aux).add_param_group({"params": [matrix()]})
+
+
+# ------------------------------------------------------------------------------------------ options that are refused
+
+
+@every_registered
+@bad_options
+def test_a_bad_option_is_refused_wherever_it_is_given(case, option, value):
+    with refused(option, value):
+        case.build([matrix()], **{option: value})
+    optimizer = case.build([matrix()])
+    with refused(option, value):
+        optimizer.add_param_group({"params": [matrix()], option: value})
+    optimizer.param_groups[0][option] = value
+    with refused(option, value):
+        optimizer.step()
+
+
+@every_registered
+@pytest.mark.parametrize("wrong", [torch.ones(2), torch.ones(0), torch.tensor(1), torch.tensor(True)], ids=str)
+def test_a_tensor_learning_rate_must_hold_one_real_number(case, wrong):
+    message = rf"lr as a tensor must hold one floating-point number, got shape {re.escape(str(tuple(wrong.shape)))} of "
+    with pytest.raises(ValueError, match=message + r".*: pass torch\.tensor\(0\.02\)"):
+        case.build([matrix()], lr=wrong)
+    for value in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"^lr must be a finite number in \[0, inf\), got .*: choose a value"):
+            case.build([matrix()], lr=torch.tensor(value))
+
+
+@every_registered
+@pytest.mark.parametrize("typo", ["momentun", "weight_decy", "nestrov", "maximise"])
+def test_a_misspelt_option_is_refused_and_a_key_of_the_users_own_is_kept(case, typo):
+    near = {"momentun": "momentum", "weight_decy": "weight_decay", "nestrov": "nesterov", "maximise": "maximize"}[typo]
+    optimizer = case.build([matrix()], tag="first", depth=3)
+    for attempt in (
+        lambda: case.build([matrix()], **{typo: 0.5}),
+        lambda: optimizer.add_param_group({"params": [matrix()], typo: 0.5}),
+    ):
+        with pytest.raises(ValueError, match=rf"a parameter group has no option '{typo}': did you mean '{near}'\?"):
+            attempt()
+    assert (optimizer.param_groups[0]["tag"], optimizer.param_groups[0]["depth"]) == ("first", 3)
+
+
+# ------------------------------------------------------------------------------------------------ groups added later
+
+BAD_GROUPS = {
+    "a known parameter": lambda known: {"params": [matrix(), known]},
+    "integers": lambda _: {"params": [matrix(), Parameter(WHOLE, requires_grad=False)]},
+    "complex": lambda _: {"params": [matrix(), matrix(dtype=torch.complex64)]},
+    "not a leaf": lambda _: {"params": [matrix(), matrix() * 2]},
+    "a bad option": lambda _: {"params": [matrix()], "momentum": 2.0},
+    "a misspelt option": lambda _: {"params": [matrix()], "momentun": 0.5},
+    "names": lambda _: {"params": [("w", matrix())]},
+    "no parameters named": lambda _: {"lr": 0.1},
+    "not a group": lambda _: [matrix()],
+    "a lazy parameter": lambda _: {"params": [matrix(), nn.UninitializedParameter()]},
+}
+
+
+@every_registered
+@pytest.mark.parametrize("what", BAD_GROUPS)
+def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was(case, what):
+    params, optimizer = trained(case)
+    before, groups, known = frozen(params, optimizer), list(map(id, optimizer.param_groups)), set(optimizer.state)
+    group = BAD_GROUPS[what](params["wide"])
+    with pytest.raises((TypeError, ValueError, KeyError, RuntimeError)):
+        optimizer.add_param_group(group)
+    assert list(map(id, optimizer.param_groups)) == groups
+    assert set(optimizer.state) == known
+    assert same(frozen(params, optimizer), before)
+
+
+@every_registered
+def test_something_else_than_a_group_is_refused_by_name(case):
+    with pytest.raises(TypeError, match=r"must be a dict.*, (but )?got .*list"):
+        case.build([matrix()]).add_param_group([matrix()])
+
+
+@every_registered
+def test_a_vector_added_later_is_refused_like_one_at_construction(case):
+    params, optimizer = trained(case)
+    before = frozen(params, optimizer)
+    group = {"params": [Parameter(torch.ones(5))]}
+    if case.any_shape:
+        optimizer.add_param_group(group)
+        assert len(optimizer.param_groups) == 2
+        return
+    with pytest.raises(ValueError, match=r"two or more dimensions.* shape \(5,\): split_params\(model\) sends"):
+        optimizer.add_param_group(group)
+    assert same(frozen(params, optimizer), before)
+
+
+@every_registered
+def test_a_group_added_later_steps_like_one_given_at_construction(case):
+    paths = []
+    for later in (False, True):
+        params = parameters(case)
+        first, second = {"params": [params["square"]]}, {"params": [params["wide"]], "lr": 0.02, "momentum": 0.5}
+        optimizer = case.construct([first] if later else [first, second], lr=LR, momentum=MOMENTUM)
+        if later:
+            optimizer.add_param_group(second)
+        run(optimizer, params, range(3))
+        paths.append(frozen(params, optimizer))
+    assert same(*paths)
+
+
+@every_optimizer
+@pytest.mark.parametrize("form", ["list", "tuple", "generator", "named", "groups", "named groups", "one a group"])
+def test_parameters_can_be_given_in_every_form_of_torch(case, form):
+    params, names = parameters(case), list(case.shapes)
+    forms = {
+        "list": lambda: list(params.values()),
+        "tuple": lambda: tuple(params.values()),
+        "generator": lambda: (p for p in params.values()),
+        "named": lambda: iter(params.items()),
+        "groups": lambda: [{"params": list(params.values())}],
+        "named groups": lambda: [{"params": list(params.items())[:2]}, {"params": list(params.items())[2:]}],
+        "one a group": lambda: [{"params": [p]} for p in params.values()],
+    }
+    optimizer = case.construct(forms[form](), lr=LR, momentum=MOMENTUM)
+    run(optimizer, params, range(2))
+    found = [name for group in optimizer.param_groups for name in group.get("param_names", ())]
+    assert found == (names if form.startswith("named") else [])
+    other = parameters(case)
+    run(case.construct(list(other.values()), lr=LR, momentum=MOMENTUM), other, range(2))
+    assert same_weights(params, other)
+
+
+# ------------------------------------------------------------------------------------------------ the right direction
+
+
+@every_optimizer
+@every_layout
+def test_the_loss_falls_whatever_the_strides(case, layout):
+    params = laid_out(parameters(case), layout)
+    strides = {name: p.stride() for name, p in params.items()}
+    losses = descend(params, case.build(params.values()), steps=12)
+    assert losses[-1] < 0.8 * losses[0]
+    assert {name: p.stride() for name, p in params.items()} == strides
+
+
+@every_optimizer
+@every_schedule
+@pytest.mark.parametrize("as_tensor", [False, True], ids=["number", "tensor"])
+def test_the_loss_falls_under_every_schedule(case, schedule, as_tensor):
+    params = parameters(case)
+    optimizer = case.build(params.values(), lr=torch.tensor(LR) if as_tensor else LR)
+    losses = descend(params, optimizer, SCHEDULES[schedule](optimizer), steps=7)
+    assert losses[-1] < 0.95 * losses[0]
+
+
+@every_optimizer
+@every_schedule
+def test_a_schedule_moves_the_learning_rate_of_each_group_by_the_same_factor(case, schedule):
+    params = list(parameters(case).items())
+    named = [{"params": params[:2]}, {"params": params[2:], "lr": LR / 10}]
+    optimizer = case.construct(named, lr=LR, momentum=MOMENTUM)
+    started = [group["lr"] for group in optimizer.param_groups]
+    losses = descend(dict(params), optimizer, SCHEDULES[schedule](optimizer), steps=6)
+    assert losses[-1] < losses[0]
+    if "Cycl" not in schedule:  # these two take rates, not factors
+        now = [group["lr"] for group in optimizer.param_groups]
+        assert now[0] != started[0] or schedule == "warm-up"
+        assert [b / a for a, b in zip(started, now, strict=True)] == pytest.approx([now[0] / started[0]] * len(now))
+
+
+@every_registered
+@pytest.mark.parametrize("schedule", ["OneCycleLR", "CyclicLR"])
+def test_a_cyclic_schedule_moves_the_momentum_too(case, schedule):
+    params = parameters(case)
+    optimizer = case.build(params.values())
+    scheduler, seen = SCHEDULES[schedule](optimizer), []
+    for _ in range(4):
+        descend(params, optimizer, scheduler, steps=1)
+        seen.append(optimizer.param_groups[0]["momentum"])
+    assert len(set(seen)) == 4
+    assert all(0.7 <= momentum <= 0.9 for momentum in seen)
+
+
+@every_optimizer
+@every_layout
+@pytest.mark.parametrize("of_gradient", ["contiguous", "transposed", "every other entry"])
+def test_strides_do_not_change_the_result(case, layout, of_gradient):
+    plain, strided = parameters(case), laid_out(parameters(case), layout)
+    run(case.build(plain.values(), weight_decay=0.1), plain, range(3))
+    optimizer = case.build(strided.values(), weight_decay=0.1)
+    for step in range(3):
+        for name, g in gradients(strided, step).items():
+            strided[name].grad = LAYOUTS[of_gradient](g)
+        optimizer.step()
+    assert close_weights(strided, plain)
+
+
+@every_optimizer
+def test_an_expanded_gradient_steps_like_its_copy(case):
+    results = []
+    for copied in (False, True):
+        params = parameters(case)
+        for p in params.values():
+            p.grad = torch.full((1,) * p.ndim, 0.5).expand(p.shape)
+            p.grad = p.grad.clone(memory_format=torch.contiguous_format) if copied else p.grad
+        case.build(params.values()).step()
+        results.append(params)
+    assert close_weights(*results)
+    assert not close_weights(results[0], parameters(case))
+
+
+@every_optimizer
+def test_maximize_climbs_and_is_descent_along_the_negative_gradient(case):
+    up, down = parameters(case), parameters(case)
+    optimizer, mirror = case.build(up.values(), maximize=True), case.build(down.values())
+    first = loss_of(up).item()
+    for _ in range(4):
+        for params, opt, sign in ((up, optimizer, 1), (down, mirror, -1)):
+            opt.zero_grad()
+            (sign * loss_of(params)).backward()
+            opt.step()
+    assert loss_of(up).item() > first
+    assert close_weights(up, down)
+
+
+@every_optimizer
+def test_a_closure_is_evaluated_once_with_gradients_and_its_value_comes_back(case):
+    params, twin = parameters(case), parameters(case)
+    optimizer, other, calls = case.build(params.values()), case.build(twin.values()), []
+
+    def closure():
+        assert torch.is_grad_enabled()
+        optimizer.zero_grad()
+        loss = loss_of(params)
+        loss.backward()
+        calls.append(loss)
+        return loss
+
+    losses = descend(twin, other, steps=3)
+    for expected in losses[:3]:
+        assert optimizer.step(closure) is calls[-1]
+        assert calls[-1].item() == expected
+    assert len(calls) == 3
+    assert optimizer.step() is None
+    with torch.no_grad():
+        optimizer.step(closure)
+    other.step()
+    descend(twin, other, steps=1)
+    assert same_weights(params, twin)
+
+
+# --------------------------------------------------------------------------------------------------- groups and rates
+
+
+@every_optimizer
+def test_each_group_follows_its_own_options(case):
+    params = parameters(case)
+    second = {"lr": 0.01, "weight_decay": 0.5}
+    order = list(params.values())
+    optimizer = case.construct(
+        [{"params": order[::2], "weight_decay": 0.0}, {"params": order[1::2], **second}], lr=LR, momentum=MOMENTUM
+    )
+    run(optimizer, params, range(3))
+    alone = [parameters(case), parameters(case)]
+    run(case.build(alone[0].values()), alone[0], range(3))
+    run(case.build(alone[1].values(), **second), alone[1], range(3))
+    expected = {name: alone[i % 2][name] for i, name in enumerate(params)}
+    assert same_weights(params, expected)
+    assert not any(torch.equal(alone[0][name], alone[1][name]) for name in params)
+
+
+@every_optimizer
+def test_a_group_with_learning_rate_zero_rests_while_its_momentum_moves(case):
+    params = parameters(case)
+    still, moving = {"square": params["square"], "conv": params["conv"]}, {"wide": params["wide"]}
+    rest = [p for name, p in params.items() if name not in still | moving]
+    optimizer = case.construct(
+        [{"params": list(still.values()), "lr": 0.0, "weight_decay": 0.5}, {"params": [params["wide"], *rest]}],
+        lr=LR,
+        momentum=MOMENTUM,
+    )
+    expected, before = resting(still, optimizer), params["wide"].detach().clone()
+    run(optimizer, params, range(3))
+    assert close_weights(still, expected)
+    assert renormalizes(optimizer) or same_weights(still, expected)
+    assert not torch.equal(params["wide"], before)
+    assert optimizer.state[params["square"]][BUFFER].norm() > 0
+
+
+@every_optimizer
+def test_weight_decay_shrinks_a_weight_whose_gradient_is_zero(case):
+    params = parameters(case)
+    optimizer = case.build(params.values(), weight_decay=0.5)
+    expected = {name: p * (1 - LR * 0.5) for name, p in resting(params, optimizer).items()}
+    for p in params.values():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert close_weights(params, expected)
+
+
+@every_optimizer
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tensor_learning_rate_steps_like_the_number_it_holds(case, shape, dtype):
+    rate = torch.full(shape, 0.03, dtype=dtype)
+    results = []
+    for lr in (rate, float(rate)):
+        params, optimizer = trained(case, lr=lr, weight_decay=0.1)
+        results.append(params)
+    assert same_weights(*results)
+    assert same(rate, torch.full(shape, 0.03, dtype=dtype))
+    assert torch.is_tensor(case.build(parameters(case).values(), lr=rate).param_groups[0]["lr"])
+    assert not torch.is_tensor(optimizer.param_groups[0]["lr"])
+
+
+@every_optimizer
+def test_momentum_zero_and_learning_rate_zero_are_allowed(case):
+    params, optimizer = trained(case, momentum=0.0)
+    again = parameters(case)
+    forgetful = case.build(again.values(), momentum=0.0)
+    start = {name: p.detach().clone() for name, p in params.items()}
+    with torch.no_grad():
+        for name, p in again.items():
+            p.copy_(start[name])
+    run(optimizer, params, [7])
+    run(forgetful, again, [7])
+    if not case.joint:  # AdamW has a second moment and counts its steps
+        assert same_weights(params, again)
+    assert not same_weights(params, start)
+    still, optimizer = trained(case, lr=0.0)
+    assert close_weights(still, resting(parameters(case), optimizer))
+
+
+@every_optimizer
+def test_clipped_gradients_are_followed_as_they_are(case):
+    params = parameters(case)
+    optimizer = case.build(params.values())
+    loss_of(params).backward()
+    norm = nn.utils.clip_grad_norm_(params.values(), 0.01)
+    assert norm > 0.01
+    clipped = {name: p.grad.clone() for name, p in params.items()}
+    optimizer.step()
+    other = parameters(case)
+    for name, p in other.items():
+        p.grad = clipped[name]
+    case.build(other.values()).step()
+    assert same_weights(params, other)
+
+
+# ------------------------------------------------------------------------------------------------------ what is inert
+
+
+@every_optimizer
+def test_a_step_without_gradients_changes_nothing(case):
+    for steps in (0, 3):
+        params, optimizer = trained(case, steps, weight_decay=0.5)
+        optimizer.zero_grad()
+        before = frozen(params, optimizer)
+        optimizer.step()
+        assert optimizer.step(lambda: 1.5) == 1.5
+        assert same(frozen(params, optimizer), before)
+
+
+@every_optimizer
+def test_a_parameter_without_gradient_is_inert_beside_others_that_move(case):
+    params, optimizer = trained(case, weight_decay=0.5)
+    states = {name: optimizer.state[p] for name, p in params.items()}
+    before = frozen(params, optimizer)[0]
+    held = {name: {key: torch.as_tensor(v).clone() for key, v in state.items()} for name, state in states.items()}
+    optimizer.zero_grad()
+    params["wide"].grad = torch.ones_like(params["wide"])
+    optimizer.step()
+    for name, p in params.items():
+        untouched = same(p.detach(), before[name]) and same(dict(states[name]), held[name])
+        assert untouched == (name != "wide")
+
+
+@every_optimizer
+def test_frozen_parameters_are_inert_until_they_thaw(case):
+    params, optimizer = trained(case, 1, weight_decay=0.5)
+    before = params["tall"].detach().clone()
+    for thawed in (False, True):
+        params["tall"].requires_grad_(thawed)
+        optimizer.zero_grad()
+        loss_of(params).backward()
+        optimizer.step()
+        assert torch.equal(params["tall"], before) != thawed
+
+
+@every_optimizer
+def test_zero_gradients_without_decay_leave_the_weights_at_rest(case):
+    params = parameters(case)
+    optimizer = case.build(params.values())
+    expected = resting(params, optimizer)
+    for _ in range(3):
+        for p in params.values():
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+    assert close_weights(params, expected)
+    assert renormalizes(optimizer) or same_weights(params, expected)
+    assert all(not optimizer.state[params[name]][BUFFER].any() for name in MATRICES)
+
+
+@every_optimizer
+def test_gradients_are_never_modified(case):
+    params = parameters(case)
+    optimizer = case.build(params.values(), weight_decay=0.1)
+    for step in range(3):
+        given = gradients(params, step)
+        for name, p in params.items():
+            p.grad = given[name]
+        before = {name: g.clone() for name, g in given.items()}
+        optimizer.step()
+        assert same_weights(given, before)
+        assert all(params[name].grad is g for name, g in given.items())
+
+
+@every_optimizer
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_state_shares_no_memory_with_gradients_or_weights(case, dtype, nesterov):
+    params = parameters(case, dtype=dtype)
+    optimizer = case.build(params.values(), momentum=0.0, nesterov=nesterov)
+    for step in range(2):
+        run(optimizer, params, [step])
+        state = {x.data_ptr() for p in params.values() for x in optimizer.state[p].values() if torch.is_tensor(x)}
+        others = [x.data_ptr() for p in params.values() for x in (p, p.grad)]
+        assert len(state) >= len(MATRICES)
+        assert state.isdisjoint(others)
+
+
+@every_optimizer
+def test_parameters_and_state_stay_where_they_are_in_memory(case):
+    params = parameters(case)
+    optimizer = case.build(params.values(), weight_decay=0.1)
+    run(optimizer, params, [0])  # torch's own make their state in the first step
+
+    def places():
+        held = [x for p in params.values() for x in optimizer.state[p].values() if torch.is_tensor(x)]
+        return [(x.data_ptr(), x.stride(), x.dtype) for x in (*params.values(), *held)]
+
+    before, versions = places(), [p._version for p in params.values()]
+    run(optimizer, params, range(1, 3))
+    assert places() == before
+    assert all(p._version > v for p, v in zip(params.values(), versions, strict=True))
+
+
+@every_optimizer
+def test_empty_parameters_are_harmless(case):
+    params = parameters(case)
+    empty = {f"empty {shape}": Parameter(torch.empty(shape)) for shape in ((0, 3), (4, 0), (0, 0), (4, 0, 2))}
+    optimizer = case.build([*params.values(), *empty.values()], weight_decay=0.1)
+    for p in empty.values():
+        p.grad = torch.empty_like(p)
+    run(optimizer, params, range(2))
+    assert same_weights(params, trained(case, 2, weight_decay=0.1)[0])
+
+
+@every_registered
+def test_a_sparse_gradient_is_refused_by_name_before_anything_changes(case):
+    params = parameters(case)
+    optimizer = case.build(params.items())
+    run(optimizer, params, range(2))
+    params["tall"].grad = params["tall"].grad.to_sparse()
+    before = frozen(params, optimizer)
+    with pytest.raises(
+        RuntimeError, match=r"must be dense, got one of layout torch\.sparse_coo for tall: use sparse=F"
+    ):
+        optimizer.step()
+    assert same(frozen(params, optimizer), before)
+
+
+# ------------------------------------------------------------------------------------------------- where a step runs
+
+
+@every_optimizer
+def test_two_runs_agree_in_every_bit(case):
+    results = []
+    for _ in range(2):
+        params = parameters(case)
+        optimizer = case.build(params.values(), weight_decay=0.1)
+        descend(params, optimizer, steps=5)
+        results.append(frozen(params, optimizer))
+    assert same(*results)
+
+
+def assert_same_inside(case, context, **options):
+    """Compare two steps inside a context with two outside, and go on outside."""
+    params = parameters(case)
+    optimizer = case.build(params.values(), **options)
+    with context:
+        run(optimizer, params, range(2))
+    run(optimizer, params, [2])
+    outside, twin = trained(case, **options)
+    assert same_weights(params, outside)
+    if not case.joint:
+        assert same(optimizer.state_dict(), twin.state_dict())
+
+
+@every_optimizer
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_around_a_step_changes_no_bit(case, dtype):
+    assert_same_inside(case, torch.autocast("cpu", dtype), weight_decay=0.1)
+
+
+@every_optimizer
+@pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.set_grad_enabled])
+def test_the_grad_mode_around_a_step_changes_no_bit(case, context):
+    assert_same_inside(case, context(True) if context is torch.set_grad_enabled else context())
+
+
+@every_registered
+def test_steps_can_be_taken_inside_inference_mode_and_outside_after(case):
+    assert_same_inside(case, torch.inference_mode(), weight_decay=0.1)
+
+
+@every_optimizer
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_changes_no_bit(case, default):
+    expected = trained(case, weight_decay=0.1)[0]
+    torch.set_default_dtype(default)
+    try:
+        params = trained(case, weight_decay=0.1)[0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert same_weights(params, expected)
+
+
+@every_optimizer
+def test_it_can_be_constructed_in_inference_mode_and_step_outside(case):
+    params = parameters(case)
+    with torch.inference_mode():
+        optimizer = case.build(params.values())
+    run(optimizer, params, range(3))
+    assert same_weights(params, trained(case)[0])
+
+
+@every_optimizer
+def test_gradients_with_a_graph_are_followed_without_joining_it(case):
+    results = []
+    for graph in (True, False):
+        params = parameters(case)
+        optimizer = case.build(params.values())
+        for _ in range(2):
+            loss = (loss_of(params) ** 2).sum()
+            grads = torch.autograd.grad(loss, list(params.values()), create_graph=graph)
+            for p, g in zip(params.values(), grads, strict=True):
+                p.grad = g
+            assert all((p.grad.grad_fn is not None) == graph for p in params.values())
+            optimizer.step()
+        assert all(p.is_leaf and p.grad_fn is None for p in params.values())
+        state = [x for p in params.values() for x in optimizer.state[p].values() if torch.is_tensor(x)]
+        assert not any(x.requires_grad for x in state)
+        results.append(params)
+    assert same_weights(*results)
+
+
+@every_optimizer
+def test_plain_tensors_step_like_parameters(case):
+    tensors = draw(case.shapes, 0)
+    run(case.build(tensors.values()), tensors, range(3))
+    assert same_weights(tensors, trained(case)[0])
+    assert not any(x.requires_grad for x in tensors.values())
+
+
+@every_optimizer
+def test_dtypes_can_be_mixed_in_one_group(case):
+    dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    sets = {dtype: {f"{name} {dtype}": p for name, p in parameters(case, dtype=dtype).items()} for dtype in dtypes}
+    mixed = {name: p for params in sets.values() for name, p in params.items()}
+    optimizer = case.build(mixed.values(), weight_decay=0.1)
+    for step in range(3):
+        for params in sets.values():
+            for name, g in gradients(params, step).items():
+                params[name].grad = g
+        optimizer.step()
+    for dtype, params in sets.items():
+        alone = {f"{name} {dtype}": p for name, p in parameters(case, dtype=dtype).items()}
+        run(case.build(alone.values(), weight_decay=0.1), alone, range(3))
+        assert same_weights(params, alone)
+
+
+@every_optimizer
+def test_a_scaled_step_is_taken_if_finite_and_skipped_whole_if_not(case):
+    params, twin = parameters(case), parameters(case)
+    optimizer, other = case.build(params.values(), weight_decay=0.1), case.build(twin.values(), weight_decay=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)  # a power of two: unscaling is exact
+
+    def scaled_step(spoil):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(params)).backward()
+        if spoil is not None:
+            params["wide"].grad[2, 3] = spoil
+        scaler.step(optimizer)
+        scaler.update()
+
+    for spoil in (None, math.inf, None, math.nan, None):
+        before = frozen(params, optimizer)
+        scaled_step(spoil)
+        assert same(frozen(params, optimizer), before) == (spoil is not None)
+    assert scaler.get_scale() == 256.0
+    descend(twin, other, steps=3)
+    assert same_weights(params, twin)
+
+
+# ------------------------------------------------------------------------------------------- the checks have teeth
+
+
+class ScribblesOnGradients(SGDM):
+    def _update(self, parts):
+        for part in parts:
+            part.grad.mul_(2)
+        super()._update(parts)
+
+
+class KeepsTheGradient(SGDM):
+    def _update(self, parts):
+        super()._update(parts)
+        for part in parts:
+            self.state[part.param][BUFFER] = part.param.grad
+
+
+class ReplacesWeights(SGDM):
+    def _update(self, parts):
+        super()._update(parts)
+        for part in parts:
+            part.param.data = part.weight.clone()
+
+
+class DecaysAll(SGDM):
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+        return super().step(closure)
+
+
+class OneRateForAll(SGDM):
+    def _update(self, parts):
+        for group in self.param_groups[1:]:
+            group.update({key: self.param_groups[0][key] for key in ("lr", "weight_decay")})
+        super()._update(parts)
+
+
+class Noisy(SGDM):
+    def _update(self, parts):
+        super()._update(parts)
+        for part in parts:
+            part.weight.add_(torch.randn_like(part.weight), alpha=1e-6)
+
+
+class InBfloat16(SGDM):
+    def _update(self, parts):
+        super()._update(parts)
+        for part in parts:
+            if part.weight.ndim == 2:
+                part.weight.copy_(part.weight @ torch.eye(part.weight.shape[1], dtype=part.weight.dtype))
+
+
+class ByMemoryOrder(SGDM):
+    def _update(self, parts):
+        for part in parts:
+            part.weight.add_(part.grad.as_strided(part.weight.shape, part.weight.contiguous().stride()), alpha=-0.01)
+
+
+class AnyMomentum(SGDM):
+    checks = {name: check for name, check in SGDM.checks.items() if name != "momentum"}  # noqa: RUF012
+
+
+class Climbs(SGDM):
+    def _update(self, parts):
+        for group in self.param_groups:
+            group["maximize"] = True
+        super()._update(parts)
+
+
+def refuses_momentum_2(case):
+    test_a_bad_option_is_refused_wherever_it_is_given(case, "momentum", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "check"),
+    [
+        (ScribblesOnGradients, test_gradients_are_never_modified),
+        (KeepsTheGradient, lambda c: test_state_shares_no_memory_with_gradients_or_weights(c, torch.float32, True)),
+        (ReplacesWeights, test_parameters_and_state_stay_where_they_are_in_memory),
+        (DecaysAll, test_a_step_without_gradients_changes_nothing),
+        (DecaysAll, test_a_parameter_without_gradient_is_inert_beside_others_that_move),
+        (OneRateForAll, test_each_group_follows_its_own_options),
+        (OneRateForAll, test_a_group_with_learning_rate_zero_rests_while_its_momentum_moves),
+        (Noisy, test_two_runs_agree_in_every_bit),
+        (Noisy, test_zero_gradients_without_decay_leave_the_weights_at_rest),
+        (InBfloat16, lambda c: test_autocast_around_a_step_changes_no_bit(c, torch.bfloat16)),
+        (ByMemoryOrder, lambda c: test_strides_do_not_change_the_result(c, "contiguous", "transposed")),
+        (Climbs, lambda c: test_the_loss_falls_whatever_the_strides(c, "contiguous")),
+        (Climbs, test_maximize_climbs_and_is_descent_along_the_negative_gradient),
+        (AnyMomentum, refuses_momentum_2),
+    ],
+)
+def test_a_wrong_optimizer_is_found_out(wrong, check):
+    check(broken(SGDM))
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check(broken(wrong))
+
+
+def test_the_joint_case_covers_both_optimizers():
+    optimizer = JOINT.build(parameters(JOINT).values())
+    assert [type(part).__name__ for part in (optimizer.muon, optimizer.aux)] == ["Muon", "AdamW"]
+    assert [len(group["params"]) for group in optimizer.param_groups] == [4, 2]

@@ -1,0 +1,120 @@
+"""What an optimizer holds: one buffer per parameter between steps, a few stacks of one shape during a step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.profiler import ProfilerActivity, profile
+
+from muonlab import SGDM, ExactPolar, Muon
+from muonlab.orthogonalize import release
+
+SHAPES = [shape for shape in ((64, 96), (96, 64), (48, 128)) for _ in range(8)]
+STACK = 8 * 64 * 96 * 4
+"""Bytes of the matrices of one shape; the three shapes have as many entries."""
+
+OPTIONS = {
+    "default": {},
+    "momentum alone": {"nesterov": False},
+    "heavy ball": {"momentum_form": "heavy_ball"},
+    "decay": {"weight_decay": 0.1},
+    "tensor lr": {"lr": torch.tensor(0.1)},
+    "renormalize": {"renormalize": "before"},
+    "skip": {"nonfinite": "skip"},
+    "skip, renormalize": {"nonfinite": "skip", "renormalize": "after", "weight_decay": 0.1},
+}
+
+
+def bytes_held(run) -> tuple[int, int]:
+    """Return the most tensor memory that ``run`` holds at once beyond what was there before, and what it leaves."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        run()
+    held = peak = 0
+    for event in recorded.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak, held
+
+
+def ready(build=Muon, shapes=SHAPES, **options) -> torch.optim.Optimizer:
+    """Return an optimizer after its first step, with gradients for the next one."""
+    generator = torch.Generator().manual_seed(0)
+    params = [Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+    optimizer = build(params, **{"lr": 0.1, "momentum": 0.9, **options})
+    for p in params:
+        p.grad = torch.randn(p.shape, generator=generator)
+    optimizer.step()
+    release()
+    return optimizer
+
+
+def check_peak(optimizer: torch.optim.Optimizer) -> None:
+    """Hold a step to four times the memory of the matrices of one shape."""
+    peak, _ = bytes_held(optimizer.step)
+    assert peak <= 4 * STACK, f"{peak / STACK:.2f} stacks"
+
+
+@pytest.mark.parametrize("build", [Muon, SGDM])
+@pytest.mark.parametrize("nonfinite", ["propagate", "skip"])
+def test_the_state_is_one_buffer_for_each_parameter_from_the_start(build, nonfinite):
+    params = [Parameter(torch.randn(shape)) for shape in ((4, 6), (3, 2, 2), (4, 0))]
+    optimizer = build(params, lr=0.1, momentum=0.9, nonfinite=nonfinite)
+    for _ in range(3):
+        assert set(optimizer.state) == set(params)
+        assert all(list(optimizer.state[p]) == ["momentum_buffer"] for p in params)
+        buffers = [optimizer.state[p]["momentum_buffer"] for p in params]
+        assert [(b.shape, b.dtype) for b in buffers] == [(p.shape, p.dtype) for p in params]
+        assert sum(b.untyped_storage().nbytes() for b in buffers) == sum(p.nbytes for p in params)
+        for p in params:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        assert all(optimizer.state[p]["momentum_buffer"] is b for p, b in zip(params, buffers, strict=True))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_step_holds_at_most_four_stacks_of_one_shape(name):
+    check_peak(ready(**OPTIONS[name]))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_step_leaves_nothing_behind_but_the_buffers_that_release_frees(name):
+    optimizer = ready(**OPTIONS[name])
+
+    def run() -> None:
+        optimizer.step()
+        release()
+
+    peak, left = bytes_held(run)
+    assert peak > 0
+    assert left == 0
+
+
+def test_a_step_of_sgdm_holds_no_stack_at_all_and_skipping_two():
+    assert bytes_held(ready(SGDM).step)[0] < 0.01 * STACK
+    assert bytes_held(ready(SGDM, nonfinite="skip").step)[0] < 7 * STACK  # one copy of all momenta, then of all weights
+
+
+def test_a_variant_that_keeps_every_batch_fails_the_check():
+    optimizer = ready()
+    kept: list[Tensor] = []
+    optimizer.register_orthogonalize_hook(lambda _, M, O: kept.extend((M, O)))
+    with pytest.raises(AssertionError, match="stacks"):
+        check_peak(optimizer)
+
+
+def test_a_variant_that_works_on_copies_in_float64_fails_the_check():
+    class Wasteful(Muon):
+        def step(self, closure=None):
+            copies = [p.double() for group in self.param_groups for p in group["params"]]
+            super().step(closure)
+            return sum(copy.numel() for copy in copies)
+
+    with pytest.raises(AssertionError, match="stacks"):
+        check_peak(ready(Wasteful))
+
+
+def test_the_exact_polar_factor_holds_no_more_than_the_iterations_do():
+    check_peak(ready(shapes=SHAPES, orthogonalizer=ExactPolar(), nesterov=False))
