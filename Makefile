@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PEERS := $(VENV)/.peers
+STEP_OPTIONS ?= # --slow-peers adds packages that force bfloat16: minutes
 WORKERS ?= 2
 
 .PHONY: demo test check bench docs soak clean
@@ -19,8 +21,9 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)
+bench: $(READY) $(PEERS)
 	$(BIN)/python benchmarks/orthogonalize.py
+	$(BIN)/python benchmarks/step.py $(STEP_OPTIONS)
 
 docs: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest src README.md tests/docs -q
@@ -36,3 +39,7 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(READY)
+
+$(PEERS): benchmarks/peers.txt $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/peers.txt
+	touch $(PEERS)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
+from muonlab.optim.options import OF_SCHEDULERS
 from muonlab.optim.orthogonalizer import NewtonSchulz
 from muonlab.polynomials import Polynomial, preset
 
 _OURS_ONLY = ("orthogonalizer", "momentum_form", "scale", "renormalize", "matrix_view")
-_ANYBODYS = {"params", "param_names", "use_muon", "initial_lr"}
+_ANYBODYS = {"params", "param_names", "use_muon", *OF_SCHEDULERS}
 _TORCH_ONLY = ("ns_coefficients", "ns_steps", "adjust_lr_fn", "eps")
 
 
@@ -65,7 +64,7 @@ def _from_muon_optimizer(group: Mapping[str, Any]) -> dict[str, Any]:
 def from_muon_with_aux_adam(state_dict: Mapping[str, Any], aux_defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state of muon-optimizer's MuonWithAuxAdam as one of MuonWithAux with AdamW; any other as it is.
 
-    Its groups may stand in any order and carry the flag ``use_muon``; its Adam counts steps in plain integers.
+    Its groups may stand in any order and carry the flag ``use_muon``.
     """
     groups = state_dict.get("param_groups")  # a hook of the user's may yet unpack it
     if not groups or not all("use_muon" in group for group in groups):
@@ -74,8 +73,4 @@ def from_muon_with_aux_adam(state_dict: Mapping[str, Any], aux_defaults: Mapping
     of_aux = [{**aux_defaults, **group} for group in groups if not group["use_muon"]]
     for group in of_aux:
         del group["use_muon"]
-    state = {
-        key: {k: torch.tensor(float(v)) if k == "step" else v for k, v in entry.items()}
-        for key, entry in state_dict["state"].items()
-    }
-    return {**state_dict, "param_groups": of_muon + of_aux, "state": state}
+    return {**state_dict, "param_groups": of_muon + of_aux}

@@ -235,7 +235,7 @@ class Muon(MomentumOptimizer):
 
         ``M[i]`` is the matrix of ``params[i]`` that was orthogonalized (with Nesterov, not the momentum alone) and
         ``O[i]`` the outcome, both of shape (b, m, n); the scale rule is not yet
-        applied. They are copies: what a hook writes into them changes nothing.
+        applied. They are copies: what a hook writes into them does not reach the optimizer.
 
         Returns:
             A handle whose ``remove()`` takes the hook away.
@@ -275,7 +275,7 @@ class Muon(MomentumOptimizer):
                 del batch, results  # before the next batch is made
 
     def _show(self, batch: Batch, results: Sequence[Tensor]) -> None:
-        """Call the hooks with the batch as one stack: copies, so that a hook which writes changes nothing."""
+        """Call the hooks with the batch as one stack: copies, so that what one writes stays there."""
         shape = batch.matrices[0].shape[-2:]
         M, O = (torch.stack(list(x)).reshape(-1, *shape) for x in (batch.matrices, results))
         each = M.shape[0] // len(batch.matrices)

@@ -61,7 +61,7 @@ def checked(group: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, 
     return {name: check(name, group[name]) for name, check in checks.items() if name in group}
 
 
-_OF_SCHEDULERS = {"initial_lr", "min_lr", "max_lr", "base_momentum", "max_momentum"}
+OF_SCHEDULERS = {"initial_lr", "min_lr", "max_lr", "base_momentum", "max_momentum"}
 """Keys that torch's schedulers put into groups."""
 
 
@@ -74,7 +74,7 @@ def refuse_slips(group: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
     for key in group:
         near = (
             []
-            if key in checks or key in _OF_SCHEDULERS
+            if key in checks or key in OF_SCHEDULERS
             else difflib.get_close_matches(str(key), checks, n=1, cutoff=0.8)
         )
         if near:
