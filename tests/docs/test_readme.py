@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -48,3 +49,15 @@ def test_nothing_is_too_long_to_read():
     for name in tracked():
         if name.startswith("src/") and name.endswith(".py"):
             assert len((ROOT / name).read_text().splitlines()) <= 330, f"{name} does more than one thing"
+
+
+def test_the_table_on_digits_is_the_committed_result():
+    contests = json.loads((ROOT / "results/digits.json").read_text())["contests"]
+    readme = (ROOT / "README.md").read_text()
+    rows = {c["steps"]: c["rows"] for c in contests}
+    for name in ("muon", "sgdm", "sgdm nesterov", "adamw", "muon + adamw", "sgdm + adamw"):
+        cells = [
+            f"{row['test_loss']['mean']:.3f} ± {row['test_loss']['std']:.3f} ({row['test_accuracy']['mean']:.1%})"
+            for row in (rows[75][name], rows[300][name])
+        ]
+        assert f"| {' | '.join(cells)} |" in readme, name

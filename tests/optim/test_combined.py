@@ -418,9 +418,13 @@ def test_a_parameter_in_both_parts_is_refused():
 @pytest.mark.parametrize(
     ("muon", "aux", "message"),
     [
-        (torch.optim.SGD, torch.optim.SGD, "muon must be an optimizer of type Muon, got SGD"),
-        (Muon, list, "aux must be an optimizer of type Optimizer, got list: MuonWithAux"),
-        (torch.optim.Muon, torch.optim.SGD, "muon must be an optimizer of type Muon, got Muon"),
+        (torch.optim.SGD, torch.optim.SGD, "muon must be a muonlab.Muon, got torch.optim.sgd.SGD"),
+        (Muon, list, "aux must be a torch optimizer, got builtins.list: MuonWithAux"),
+        (
+            torch.optim.Muon,
+            torch.optim.SGD,
+            "muon must be a muonlab.Muon, got torch.optim.Muon: .*Muon.torch replaces",
+        ),
     ],
 )
 def test_anything_but_muon_and_an_optimizer_is_refused(muon, aux, message):

@@ -372,3 +372,8 @@ def test_jordans_coefficients_of_another_package_are_our_preset():
     ours = Muon(params)
     ours.load_state_dict(torch_checkpoint({"ns_coefficients": JORDAN}, params))
     assert ours.param_groups[0]["orthogonalizer"] == Muon.torch(params).param_groups[0]["orthogonalizer"]
+
+
+def test_eps_of_torch_is_refused_with_the_reason():
+    with pytest.raises(TypeError, match=r"Muon\.torch takes no eps, got 1e-07: leave it out"):
+        Muon.torch(parameters(), eps=1e-7)

@@ -695,3 +695,16 @@ def test_no_group_is_empty():
     assert split.matrices == []
     assert [group["role"] for group in split.rest] == ["head"]
     assert split_params(mlp(), rules={"*": "skip"}).rest == []
+
+
+def test_a_split_given_whole_says_which_part_to_pass():
+    split = split_params(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
+    with pytest.raises(TypeError, match=r"pass split\.matrices to Muon and split\.rest to the auxiliary optimizer"):
+        torch.optim.AdamW(split)
+
+
+def test_a_network_without_hidden_matrices_is_answered_with_the_way_out():
+    split = split_params(nn.Linear(3, 4))
+    with pytest.raises(ValueError, match=r"needs parameters, got none: .*output layer unless head=None"):
+        Muon(split.matrices)
+    assert Muon(split_params(nn.Linear(3, 4), head=None).matrices).param_groups[0]["param_names"] == ["weight"]

@@ -41,7 +41,13 @@ class MomentumOptimizer(Optimizer):
     """Every option of a parameter group with its check."""
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
-        super().__init__(params, {**defaults, **checked(defaults, self.checks)})
+        given: Any = params if isinstance(params, Tensor) else list(params)  # torch has a message for a bare tensor
+        if isinstance(given, list) and not given:
+            raise ValueError(
+                "an optimizer needs parameters, got none: if split_params found no hidden matrix, print its table; a "
+                "single layer is taken for the output layer unless head=None"
+            )
+        super().__init__(given, {**defaults, **checked(defaults, self.checks)})
 
     # ---------------------------------------------------------------------------------------------- groups and state
 

@@ -36,9 +36,10 @@ class MuonWithAux(Optimizer):
     def __init__(self, muon: Muon, aux: Optimizer) -> None:
         for role, optimizer, kind in (("muon", muon, Muon), ("aux", aux, Optimizer)):
             if not isinstance(optimizer, kind):
+                given = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
                 raise TypeError(
-                    f"{role} must be an optimizer of type {kind.__name__}, got {type(optimizer).__name__}: "
-                    f"MuonWithAux(Muon(split.matrices), torch.optim.AdamW(split.rest))"
+                    f"{role} must be a {'muonlab.Muon' if kind is Muon else 'torch optimizer'}, got {given}: "
+                    f"MuonWithAux(Muon(split.matrices), AdamW(split.rest)); Muon.torch replaces torch's own"
                 )
         shared = {p for group in muon.param_groups for p in group["params"]}
         twice = [p for group in aux.param_groups for p in group["params"] if p in shared]

@@ -76,6 +76,9 @@ class Split:
     table: Table
     parameters: tuple[nn.Parameter, ...] = field(repr=False)
 
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("a Split has two parts: pass split.matrices to Muon and split.rest to the auxiliary optimizer")
+
     @property
     def matrices(self) -> list[dict[str, Any]]:
         """Parameter groups for Muon, one per matrix view."""

@@ -197,6 +197,8 @@ class Muon(MomentumOptimizer):
         **options: Any,
     ) -> Muon:
         """Build torch.optim.Muon, same arguments but for ``eps``: no input is too small here."""
+        if "eps" in options:
+            raise TypeError(f"Muon.torch takes no eps, got {options['eps']}: leave it out, no input is too small here")
         settings: dict[str, Any] = {
             "orthogonalizer": newton_schulz_of(ns_coefficients, ns_steps),
             "momentum_form": "ema",

@@ -1,0 +1,137 @@
+"""Every example runs as a program and shows what it promises; so does the benchmark on digits."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SECONDS = 240
+"""Far above what any of them needs, for machines that do much else."""
+
+
+def run(*command):
+    """Output of a program of this repository, with warnings as errors."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *map(str, command)],
+        capture_output=True, encoding="utf-8", timeout=SECONDS, env=environment, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def numbers(pattern, text):
+    """Every number that the pattern captures."""
+    return [float(found) for found in re.findall(pattern, text)]
+
+
+def promises_certificate_table(out):
+    assert "Factor on the convergence bound" in out
+    assert "Largest factor" in out
+
+
+def promises_train_digits(out):
+    assert re.search(r"0\.weight +\(128, 64\) +Muon", out)
+    assert re.search(r"4\.weight +\(10, 128\) +auxiliary +head", out)
+    accuracy = numbers(r"test accuracy ([\d.]+)%", out)
+    assert len(accuracy) == 10
+    assert accuracy[-1] > 96
+
+
+def promises_from_torch_muon(out):
+    torchs, ours = numbers(r"10 more of .*: +loss ([\d.]+)", out)
+    assert ours == pytest.approx(torchs, rel=1e-3, abs=0)
+    differences = numbers(r"relative difference ([\d.e+-]+)", out)
+    assert len(differences) == 2
+    assert max(differences) < 1e-2  # five steps in bfloat16; 0.06 if the state is not loaded well
+
+
+def promises_from_adamw(out):
+    losses = dict(re.findall(r"(lr .*?) *: test loss ([\d.]+)", out))
+    assert float(losses["lr 0.003, Muon and AdamW"]) < float(losses["lr 0.003, AdamW alone"])
+    assert all(0.05 < rms < 0.25 for rms in numbers(r"last update ([\d.]+)·lr", out))
+
+
+def promises_with_grad_scaler(out):
+    moved = numbers(r"(\d+) parameters moved", out)
+    overflows = moved.count(0)
+    assert 1 <= overflows <= 6
+    assert moved == [0] * overflows + [6] * (12 - overflows)
+    losses = numbers(r"loss ([\d.]+)", out)
+    assert losses[-1] < losses[0]
+    assert "all weights finite: True" in out
+
+
+def promises_with_schedulers(out):
+    assert numbers(r"largest difference between whole and resumed: (\S+)", out) == [0.0]
+    assert "step 10: " in out
+    assert "[0.02, 0.003, 0.003]" in out  # the peak of both curves
+    assert "[0.00191, 0.0006, 0.0006]" in out  # curves that differ
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs_and_shows_what_it_promises(path):
+    promises = globals().get(f"promises_{path.stem}")
+    assert promises is not None, f"say in {Path(__file__).name} what {path.name} shows: def promises_{path.stem}(out)"
+    promises(run(path))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_says_what_it_is_in_its_first_line(path):
+    assert re.match(r'"""[A-Z].+[.:]', path.read_text(encoding="utf-8"))
+
+
+# ------------------------------------------------------------------------------------------ the benchmark on digits
+
+
+def check_rows(rows, protocol):
+    for row in rows.values():
+        assert row["lr"] in protocol["grid"]
+        assert row["lr_on_edge_of_grid"] == (row["lr"] in (protocol["grid"][0], protocol["grid"][-1]))
+        tuned = [float("inf") if v is None else v for v in row["validation_loss_by_lr"]]
+        assert min(tuned) == tuned[protocol["grid"].index(row["lr"])]
+        assert sorted(tuned)[1] == tuned[protocol["grid"].index(row["runner_up"]["lr"])]
+        for figure in ("test_loss", "test_accuracy"):
+            values = row[figure]["by_seed"]
+            assert len(values) == len(protocol["evaluation_seeds"])
+            assert row[figure]["mean"] == pytest.approx(sum(values) / len(values), abs=1e-4, rel=0)
+
+
+def pair(contest, name, against):
+    return next(p for p in contest["paired"] if (p["name"], p["against"]) == (name, against))
+
+
+def test_digits_benchmark_prints_json_in_which_muon_beats_sgdm():
+    report = json.loads(run("benchmarks/digits.py", "--quick"))
+    assert report["command"].endswith("benchmarks/digits.py --quick")
+    (contest,) = report["contests"]
+    check_rows(contest["rows"], report["protocol"])
+    loss = {name: row["test_loss"]["mean"] for name, row in contest["rows"].items()}
+    assert loss["muon"] < 0.7 * loss["sgdm"]  # 0.16 against 0.44
+    assert loss["muon + adamw"] < loss["sgdm"]
+    duel = pair(contest, "muon", "sgdm")
+    expected = [
+        a - b for a, b in zip(*(contest["rows"][n]["test_loss"]["by_seed"] for n in ("muon", "sgdm")), strict=True)
+    ]
+    assert duel["test_loss_difference"]["by_seed"] == pytest.approx(expected, abs=1e-5, rel=0)
+    assert duel["seeds_with_lower_loss"] == len(expected)
+
+
+def test_digits_results_follow_the_protocol_and_say_that_muon_beats_sgdm_after_75_steps():
+    report = json.loads((ROOT / "results" / "digits.json").read_text(encoding="utf-8"))
+    protocol = report["protocol"]
+    assert len(protocol["grid"]) == 7
+    assert len(protocol["evaluation_seeds"]) == 5
+    assert not {*protocol["evaluation_seeds"]} & {*protocol["selection_seeds"]}
+    for part in (*report["contests"], *report["defaults"]):
+        check_rows(part["rows"], protocol)
+    short = report["contests"][0]  # after 300 steps the difference is within the spread between seeds
+    for opponent in ("sgdm", "sgdm nesterov", "sgdm 0.95", "sgdm 0.95 nesterov"):
+        assert pair(short, "muon", opponent)["test_loss_difference"]["mean"] < 0
+        assert pair(short, "muon", opponent)["test_accuracy_difference"]["mean"] > 0
