@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 
 import pytest
@@ -119,11 +120,24 @@ def test_a_compiled_step_skips_a_bad_gradient_without_compiling_again():
     assert_same(actual, path(build, None, bad=2))
 
 
+ignore_imports_of_inductor = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")  # torch's own mkldnn
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@ignore_imports_of_inductor
+def test_a_step_through_the_real_compiler_has_the_numbers_of_the_plain_step():
+    actual = path(BUILDS["experiments"], "inductor")
+    assert_one_graph()
+    assert_same(actual, path(BUILDS["experiments"], None))
+
+
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")  # inductor's own import of torch's mkldnn module
+@ignore_imports_of_inductor
 @pytest.mark.parametrize("tensor_lr", [False, True])
 @pytest.mark.parametrize("name", BUILDS)
 def test_inductor_gives_the_numbers_of_the_plain_step(name, tensor_lr):
     actual = path(BUILDS[name], "inductor", tensor_lr=tensor_lr)
     assert_one_graph()
-    assert_same(actual, path(BUILDS[name], None, tensor_lr=tensor_lr), tolerance=1e-5)
+    # Inductor rounds a momentum otherwise in its last bit; Polar Express magnifies that up to a thousandfold.
+    steep = name not in ("paper", "sgdm", "experiments")
+    assert_same(actual, path(BUILDS[name], None, tensor_lr=tensor_lr), tolerance=1e-5 if steep else 1e-6)

@@ -374,6 +374,15 @@ def test_jordans_coefficients_of_another_package_are_our_preset():
     assert ours.param_groups[0]["orthogonalizer"] == Muon.torch(params).param_groups[0]["orthogonalizer"]
 
 
-def test_eps_of_torch_is_refused_with_the_reason():
-    with pytest.raises(TypeError, match=r"Muon\.torch takes no eps, got 1e-07: leave it out"):
-        Muon.torch(parameters(), eps=1e-7)
+def test_eps_of_torch_is_taken_in_its_place_and_has_no_effect():
+    arguments = (1e-3, 0.1, 0.95, True, (3.4445, -4.775, 2.0315))
+    with_eps, without = Muon.torch(parameters(), *arguments, 1e-3, 4), Muon.torch(parameters(), *arguments, ns_steps=4)
+    assert with_eps.param_groups[0]["orthogonalizer"] == without.param_groups[0]["orthogonalizer"]
+    with pytest.raises(ValueError, match=r"eps must be a finite number in \(0, inf\), got -1\.0"):
+        Muon.torch(parameters(), eps=-1.0)
+
+
+@pytest.mark.parametrize("key", ["ns_steps", "ns_coefficients", "adjust_lr_fn", "eps"])
+def test_options_of_torch_in_a_group_are_refused_with_the_way_out(key):
+    with pytest.raises(ValueError, match=rf"no option '{key}', which is torch\.optim\.Muon's: say orthogonalizer="):
+        Muon.torch([{"params": parameters(), key: 1}])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from muonlab import SGDM, ExactPolar, Muon
 from muonlab.orthogonalize import release
@@ -118,3 +122,38 @@ def test_a_variant_that_works_on_copies_in_float64_fails_the_check():
 
 def test_the_exact_polar_factor_holds_no_more_than_the_iterations_do():
     check_peak(ready(shapes=SHAPES, orthogonalizer=ExactPolar(), nesterov=False))
+
+
+# ------------------------------------------------------------------------- the path of devices, on tensors without data
+
+
+class Live(TorchDispatchMode):
+    """Count the bytes of storages that are alive at once beyond those known before."""
+
+    def __init__(self, known: list[Tensor]) -> None:
+        super().__init__()
+        self.known, self.alive, self.peak = {t.untyped_storage()._cdata for t in known}, {}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor) and x.untyped_storage()._cdata not in {*self.known, *self.alive}:
+                storage = x.untyped_storage()
+                self.alive[storage._cdata] = storage.nbytes()
+                weakref.finalize(storage, self.alive.pop, storage._cdata, None)
+                self.peak = max(self.peak, sum(self.alive.values()))
+        return out
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (64, 256), (256, 64)])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_step_on_a_device_holds_at_most_four_stacks(shape, name):
+    params = [Parameter(torch.empty(shape, device="meta")) for _ in range(8)]
+    options = {k: v.to("meta") if isinstance(v, Tensor) else v for k, v in OPTIONS[name].items()}
+    optimizer = Muon(params, **{"lr": 0.1, **options})
+    for p in params:
+        p.grad = torch.empty_like(p)
+    with Live([t for p in params for t in (p, p.grad, optimizer.state[p]["momentum_buffer"])]) as live:
+        optimizer.step()
+    stack = sum(p.nbytes for p in params)
+    assert stack < live.peak <= 4 * stack, f"{live.peak / stack:.2f} stacks"

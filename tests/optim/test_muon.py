@@ -502,15 +502,16 @@ def test_skip_on_a_device_spares_the_bad_parameter_and_no_other(name):
 
 
 @pytest.mark.usefixtures("_capability_by_index")
-def test_on_a_device_a_stack_is_one_call(storages):
-    params = parameters(FOURS)
+def test_on_a_device_a_batch_is_four_calls_however_many_its_matrices(storages):
+    shapes = ((4, 6),) * 19
+    params = parameters(shapes)
     optimizer = Muon(params, 0.1, 0.9)
-    for p, g in zip(params, drawn(FOURS), strict=True):
+    for p, g in zip(params, drawn(shapes), strict=True):
         p.grad = g
     with OnDevice():
         optimizer.step()
-    assert len(storages) == 3
-    assert optimizer.orthogonalized == 4
+    assert len(storages) == 4
+    assert optimizer.orthogonalized == 19
 
 
 @pytest.mark.usefixtures("_capability_by_index")
@@ -810,3 +811,72 @@ def test_a_hook_may_remove_itself_while_it_is_called():
     handle = optimizer.register_orthogonalize_hook(once)
     step(optimizer, drawn())
     assert calls == [1]
+
+
+# ------------------------------------------------------------------------------------- momenta that leave their range
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 5e3), (torch.float32, 5e37)])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_skip_and_raise_notice_finite_gradients_that_would_overflow_the_momentum(dtype, size, nesterov):
+    for build in (partial(Muon, momentum_form="heavy_ball", nesterov=nesterov), partial(SGDM, nesterov=nesterov)):
+        p = Parameter(torch.ones(4, 4, dtype=dtype))
+        optimizer = build([p], lr=1e-8 if build.func is Muon else 0.0, momentum=0.95, nonfinite="skip")
+        for _ in range(60):
+            p.grad = torch.full_like(p, size)
+            optimizer.step()
+        buffer = optimizer.state[p]["momentum_buffer"]
+        assert bool(torch.isfinite(p).all())
+        assert bool(torch.isfinite(buffer).all())
+        assert float(buffer.max()) > 2 * size  # it had moved before it was stopped
+        optimizer.param_groups[0]["nonfinite"] = "raise"
+        p.grad = torch.full_like(p, 0.99 * torch.finfo(dtype).max)
+        with pytest.raises(ValueError, match=r"keep momenta so, got NaN or infinity for parameter 0 of its group"):
+            optimizer.step()
+
+
+def test_an_average_that_cannot_overflow_is_not_skipped():
+    p = Parameter(torch.ones(4, 4, dtype=torch.float16))
+    optimizer = Muon([p], 0.1, 0.95, nonfinite="raise")
+    for _ in range(60):
+        p.grad = torch.full_like(p, 6e4)
+        optimizer.step()
+    assert bool(torch.isfinite(optimizer.state[p]["momentum_buffer"]).all())
+
+
+# ----------------------------------------------------------------------------------- what wrappers do to an optimizer
+
+
+def test_a_parameter_that_is_swapped_in_by_hand_starts_from_zero_momentum():
+    first, second = parameters(((4, 6),)), parameters(((4, 6),))
+    swapped, plain = Muon(first, 0.1, 0.9), Muon(parameters(((4, 6),)), 0.1, 0.9)
+    swapped.param_groups[0]["params"] = second
+    for optimizer in (swapped, plain):
+        step(optimizer, drawn(((4, 6),)))
+    assert same_bits(second, plain.param_groups[0]["params"])
+
+
+def test_gradients_of_another_dtype_are_followed_in_that_of_the_momentum():
+    p, twin = (Parameter(torch.ones(4, 6, dtype=torch.bfloat16)) for _ in range(2))
+    g = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    p.grad_dtype = torch.float32
+    p.grad, twin.grad = g, g.bfloat16()
+    for q in (p, twin):
+        Muon([q], 0.1, 0.9).step()
+    assert torch.equal(p, twin)
+
+
+def test_a_group_with_learning_rate_zero_is_not_even_renormalized():
+    p = Parameter(torch.ones(4, 6))
+    optimizer = Muon.airbench([p], lr=0.0)
+    p.grad = torch.ones(4, 6)
+    optimizer.step()
+    assert torch.equal(p, torch.ones(4, 6))
+
+
+@pytest.mark.usefixtures("_capability_by_index")
+def test_float64_stays_float64_on_a_device_with_bfloat16():
+    M = drawn([(6, 10)])[0].double()
+    with OnDevice(8):
+        O = FULL(M)
+    torch.testing.assert_close(O, FULL(M), rtol=1e-10, atol=1e-10)

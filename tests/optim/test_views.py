@@ -107,7 +107,7 @@ def test_blocks_of_a_norm_share_the_scale_of_their_own_shape():
 
 
 def test_renormalization_gives_every_block_and_slice_the_norm_of_its_own_rows():
-    build = partial(Muon, lr=0.0, momentum=0.9, renormalize="before")
+    build = partial(Muon, lr=1e-9, momentum=0.9, renormalize="before")
     fused, experts = Parameter(drawn((12, 6), 1)), Parameter(drawn((5, 6, 4), 2))
     optimizer = build([{"params": [fused], "matrix_view": (9, 3)}, {"params": [experts], "matrix_view": "batch"}])
     for p in (fused, experts):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, ClassVar
 
 import torch
@@ -31,7 +32,7 @@ class Part:
     grad: Tensor
     momentum: Tensor
     finite: Tensor | None
-    """For ``nonfinite="skip"``: whether the parameter's gradient is finite, on its device."""
+    """For ``nonfinite="skip"``: whether the parameter's gradient and momentum are in range, on its device."""
 
 
 class MomentumOptimizer(Optimizer):
@@ -62,7 +63,7 @@ class MomentumOptimizer(Optimizer):
             self.param_groups.pop()
             raise
         for p in group["params"]:
-            self.state[p][BUFFER] = torch.zeros_like(p, memory_format=torch.preserve_format)
+            self._buffer(p)
 
     def _check_group(self, group: Mapping[str, Any]) -> None:
         """Refuse parameters that the optimizer has no update for."""
@@ -106,9 +107,11 @@ class MomentumOptimizer(Optimizer):
         return {**filled, **checked(filled, self.checks)}
 
     def _buffer(self, p: Tensor) -> Tensor:
-        """Return the momentum of a parameter, moved to where the parameter now is."""
+        """Return the momentum of a parameter, on its device; one that was swapped in by hand starts from zero."""
         state = self.state[p]
-        buffer: Tensor = state[BUFFER]
+        buffer: Tensor | None = state.get(BUFFER)
+        if buffer is None:
+            buffer = state[BUFFER] = torch.zeros_like(p, memory_format=torch.preserve_format)
         if buffer.device != p.device or buffer.dtype != p.dtype:
             buffer = state[BUFFER] = buffer.to(device=p.device, dtype=p.dtype)
         return buffer
@@ -154,7 +157,8 @@ class MomentumOptimizer(Optimizer):
                 continue
             weight, momentum = layout.held(p), layout.held(self._buffer(p))
             grad = torch.zeros_like(weight) if p.grad is None else layout.held(_dense(p.grad, group, p))
-            finite = is_finite(grad) if group["nonfinite"] == "skip" else None
+            grad = grad.to(momentum.dtype)
+            finite = stays_finite(group, grad, momentum) if group["nonfinite"] == "skip" else None
             yield Part(p, group, layout, weight, grad, momentum, finite)
 
 
@@ -178,9 +182,18 @@ def name_of(group: Mapping[str, Any], param: Tensor) -> str:
     return next(name for name, p in named(group) if p is param)
 
 
-def is_finite(tensor: Tensor) -> Tensor:
-    """Return, on its device, whether all entries are finite."""
-    return torch.isfinite(torch.linalg.vector_norm(tensor, torch.inf))
+def stays_finite(group: Mapping[str, Any], grad: Tensor, momentum: Tensor) -> Tensor:
+    """Return, on its device, whether a gradient is finite and leaves the momentum in the range of its dtype."""
+    wide = torch.float64 if grad.dtype == torch.float64 else torch.float32
+    largest = torch.linalg.vector_norm(grad, torch.inf, dtype=wide)
+    if (
+        group.get("momentum_form", "heavy_ball") == "heavy_ball"
+    ):  # an average cannot leave the range of what it averages
+        mu = group["momentum"]
+        moved = mu * torch.linalg.vector_norm(momentum, torch.inf, dtype=wide) + largest
+        largest = largest + mu * moved if group["nesterov"] else moved
+    in_range: Tensor = largest <= torch.finfo(grad.dtype).max
+    return in_range
 
 
 def _raise_nonfinite(parts: Sequence[Part]) -> None:
@@ -188,14 +201,21 @@ def _raise_nonfinite(parts: Sequence[Part]) -> None:
     watched = [part for part in parts if part.group["nonfinite"] == "raise"]
     by_device: dict[torch.device, list[Tensor]] = {}
     for part in watched:
-        by_device.setdefault(part.grad.device, []).append(is_finite(part.grad))
+        by_device.setdefault(part.grad.device, []).append(stays_finite(part.group, part.grad, part.momentum))
     if all(bool(torch.stack(flags).all()) for flags in by_device.values()):
         return
-    bad = [name_of(part.group, part.param) for part in watched if not is_finite(part.grad)]
+    poor = [part for part in watched if not stays_finite(part.group, part.grad, part.momentum)]
+    bad = [name_of(part.group, part.param) for part in poor]
     raise ValueError(
-        f"gradients must be finite (nonfinite='raise'), got NaN or infinity for {', '.join(bad)}: nothing was updated; "
-        f"lower the learning rate or the loss scale, or pass nonfinite='skip'"
+        f"gradients must be finite (nonfinite='raise') and keep momenta so, got NaN or infinity for {', '.join(bad)}: "
+        f"nothing was updated; lower the learning rate or the loss scale, or pass nonfinite='skip'"
     )
+
+
+def by_group(parts: Iterable[Part]) -> Iterator[list[Part]]:
+    """Yield neighbours of one group together."""
+    for _, members in groupby(parts, key=lambda part: id(part.group)):
+        yield list(members)
 
 
 def move_momenta(parts: Sequence[Part], group: Mapping[str, Any], form: MomentumForm) -> list[Tensor]:
@@ -214,6 +234,7 @@ def move_weights(parts: Sequence[Part], group: Mapping[str, Any], directions: Se
         torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
     factor = lr * (scale if group["maximize"] else -scale)
     if isinstance(factor, Tensor):  # reading it would wait for the device, or make it a constant of a compiled step
+        factor = factor if factor.device == weights[0].device else factor.to(weights[0].device)
         torch._foreach_add_(weights, list(torch._foreach_mul(list(directions), factor)))
     else:
         torch._foreach_add_(weights, list(directions), alpha=factor)

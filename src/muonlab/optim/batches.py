@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 from torch import Tensor
 
-from muonlab.optim.base import Part, move_momenta, move_weights, unless_skipped
+from muonlab.optim.base import Part, by_group, move_momenta, move_weights, scalar, unless_skipped
 from muonlab.optim.layout import Batch, Layout
 from muonlab.optim.orthogonalizer import callable_of
 from muonlab.optim.scaling import SCALES, norm_of_matrices, renormalize
-from muonlab.optim.views import as_matrices, blocks
+from muonlab.optim.views import as_matrices, blocks, matrices_shape
 
 
 def batches(parts: Sequence[Part]) -> Iterator[Batch]:
@@ -24,9 +23,9 @@ def batches(parts: Sequence[Part]) -> Iterator[Batch]:
         for weight, grad, momentum in zip(
             *(blocks(t, view) for t in (part.weight, part.grad, part.momentum)), strict=True
         ):
-            block = replace(part, weight=weight, grad=grad, momentum=momentum)
-            shape = as_matrices(weight, view).shape
-            stacks.setdefault((how, shape, weight.dtype, weight.device), []).append(block)
+            block = replace(part, weight=weight, grad=grad, momentum=momentum) if isinstance(view, tuple) else part
+            key = (how, matrices_shape(weight.shape, view), weight.dtype, weight.device)
+            stacks.setdefault(key, []).append(block)
     for (how, *_), stack in stacks.items():
         yield Batch(callable_of(how), _moved(stack), stack)  # nothing here holds its matrices while it is worked on
 
@@ -34,32 +33,34 @@ def batches(parts: Sequence[Part]) -> Iterator[Batch]:
 def _moved(stack: Sequence[Part]) -> list[Tensor]:
     """Move the momenta of a stack on and return the matrices to orthogonalize."""
     matrices = []
-    for members in _by_group(stack):
+    for members in by_group(stack):
         group = members[0].group
         directions = move_momenta(members, group, group["momentum_form"])
         matrices += [as_matrices(D, group["matrix_view"]) for D in directions]
     return matrices
 
 
-def _by_group(stack: Sequence[Part]) -> Iterator[list[Part]]:
-    for _, members in groupby(stack, key=lambda part: id(part.group)):
-        yield list(members)
-
-
 def update(stack: Sequence[Part], results: Sequence[Tensor], layout: Layout) -> None:
     """Update the weights of a batch (Kim & Oh 2026, Algorithm 1, line 10), with the factor of its shape."""
     rows, columns = results[0].shape[-2:]
     done = 0
-    for members in _by_group(stack):
+    for members in by_group(stack):
         group = members[0].group
         directions = [O.view(p.weight.shape) for O, p in zip(results[done:], members, strict=False)]
         done += len(members)
+        renormalized = group["renormalize"] if _moves(group) else None
         with unless_skipped(members, [part.weight for part in members]):
-            if group["renormalize"] == "before":
+            if renormalized == "before":
                 _renormalize(members, rows, layout)
             move_weights(members, group, directions, SCALES[group["scale"]](rows, columns))
-            if group["renormalize"] == "after":
+            if renormalized == "after":
                 _renormalize(members, rows, layout)
+
+
+def _moves(group: Mapping[str, Any]) -> bool:
+    """Tell whether the group is to move at all; checkpoint libraries make room for state by a step with lr 0."""
+    lr = scalar(group["lr"])
+    return isinstance(lr, Tensor) or lr != 0
 
 
 def _renormalize(members: Sequence[Part], rows: int, layout: Layout) -> None:

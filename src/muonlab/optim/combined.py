@@ -18,7 +18,8 @@ class MuonWithAux(Optimizer):
     """Two optimizers that step, save, load and are scheduled as one torch optimizer.
 
     ``param_groups`` are the groups of both, the same dictionaries in the same order (Muon's first), so that schedulers
-    and gradient scalers act on both. ``state_dict()`` holds both states.
+    and gradient scalers act on both (OneCycleLR and CyclicLR with ``cycle_momentum=False``, since the two may have
+    different kinds of momentum). ``state_dict()`` holds both states.
 
     Args:
         muon: for the hidden matrices.
@@ -118,9 +119,10 @@ class _JoinedState(MutableMapping[Tensor, Any]):
         self._muon, self._aux = muon, aux
 
     def _owner(self, param: Tensor) -> MutableMapping[Tensor, Any]:
-        of_muon = param in self._muon.state or any(
-            p is param for group in self._muon.param_groups for p in group["params"]
-        )
+        for optimizer in (self._muon, self._aux):
+            if param in optimizer.state:
+                return optimizer.state
+        of_muon = any(p is param for group in self._muon.param_groups for p in group["params"])
         return self._muon.state if of_muon else self._aux.state
 
     def __getitem__(self, param: Tensor) -> Any:

@@ -24,12 +24,22 @@ def newton_schulz_of(coefficients: Sequence[float], steps: int) -> NewtonSchulz:
     return NewtonSchulz(jordan if polynomial == jordan else polynomial, steps=steps)
 
 
+def refuse_foreign(group: Mapping[str, Any]) -> None:
+    """Refuse options of torch.optim.Muon in a group of ours, where they would do nothing."""
+    for key in _TORCH_ONLY:
+        if key in group:
+            raise ValueError(
+                f"a parameter group has no option {key!r}, which is torch.optim.Muon's: say "
+                f"orthogonalizer=NewtonSchulz(polynomial, steps=...) or scale=... in the group"
+            )
+
+
 def as_native(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return a loaded group in our terms: one of torch.optim.Muon, of muon-optimizer, or ours as it is."""
-    if "ns_coefficients" in group:
-        return _from_torch(group)
     if any(key in group for key in _OURS_ONLY):
         return dict(group)
+    if "ns_coefficients" in group:
+        return _from_torch(group)
     if set(group) - _ANYBODYS == {"lr", "momentum", "weight_decay"}:
         return _from_muon_optimizer(group)
     raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -14,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from muonlab import _checks
 from muonlab.optim.base import MomentumOptimizer, Part, named
 from muonlab.optim.batches import batches, update
-from muonlab.optim.foreign import as_native, newton_schulz_of
+from muonlab.optim.foreign import as_native, newton_schulz_of, refuse_foreign
 from muonlab.optim.layout import Batch
 from muonlab.optim.momentum import MOMENTUM_FORMS, MomentumForm
 from muonlab.optim.options import COMMON, Check, one_of
@@ -54,8 +55,9 @@ class Muon(MomentumOptimizer):
         matrix_view: ``"flatten"`` (first dimension × the rest), ``"batch"`` (matrices in the last two dimensions), or
             row counts of blocks that are matrices of their own (a fused query, key and value).
         maximize: climb instead of descending.
-        nonfinite: what a gradient with NaN or infinity does: ``"propagate"`` into the weights, ``"raise"`` before
-            anything changes, or ``"skip"`` its parameter, weight and state, for this step.
+        nonfinite: what a gradient does that has NaN or infinity, or would carry the momentum out of range:
+            ``"propagate"`` into the weights, ``"raise"`` before anything changes (reads one number off each device), or
+            ``"skip"`` its parameter, weight and state, for this step.
 
     Attributes:
         orthogonalized: matrices that the last step orthogonalized.
@@ -192,13 +194,13 @@ class Muon(MomentumOptimizer):
         momentum: float = 0.95,
         nesterov: bool = True,
         ns_coefficients: Sequence[float] = _JORDAN,
+        eps: float = 1e-7,
         ns_steps: int = 5,
         adjust_lr_fn: Literal["original", "match_rms_adamw"] | None = None,
         **options: Any,
     ) -> Muon:
-        """Build torch.optim.Muon, same arguments but for ``eps``: no input is too small here."""
-        if "eps" in options:
-            raise TypeError(f"Muon.torch takes no eps, got {options['eps']}: leave it out, no input is too small here")
+        """Build torch.optim.Muon, same arguments; ``eps`` is accepted and has no effect: no input is too small here."""
+        _checks.positive("eps", eps)
         settings: dict[str, Any] = {
             "orthogonalizer": newton_schulz_of(ns_coefficients, ns_steps),
             "momentum_form": "ema",
@@ -255,6 +257,11 @@ class Muon(MomentumOptimizer):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "orthogonalized": self.orthogonalized}
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, checked like one given at construction; on an error the optimizer stays as it was."""
+        refuse_foreign(param_group)
+        super().add_param_group(param_group)
+
     def _restored(self, group: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
         return super()._restored(as_native(group), defaults)
 
@@ -277,13 +284,11 @@ class Muon(MomentumOptimizer):
                 del batch, results  # before the next batch is made
 
     def _show(self, batch: Batch, results: Sequence[Tensor]) -> None:
-        """Call the hooks with the batch as one stack: copies, so that what one writes stays there."""
-        shape = batch.matrices[0].shape[-2:]
-        M, O = (torch.stack(list(x)).reshape(-1, *shape) for x in (batch.matrices, results))
-        each = M.shape[0] // len(batch.matrices)
-        params = tuple(part.param for part in batch.owners for _ in range(each))
+        """Call each hook with the batch as one stack of its own, so that what it writes stays there."""
+        *batched, m, n = batch.matrices[0].shape
+        params = tuple(part.param for part in batch.owners for _ in range(math.prod(batched)))
         for hook in list(self._orthogonalize_hooks.values()):
-            hook(params, M, O)
+            hook(params, *(torch.stack(list(x)).reshape(-1, m, n) for x in (batch.matrices, results)))
 
 
 register("muon", Muon, source="K. Jordan et al. 2024, with the defaults of docs/adr/0007")

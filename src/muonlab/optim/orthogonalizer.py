@@ -54,10 +54,10 @@ class NewtonSchulz:
         polynomial: a Polynomial (repeated ``steps`` times), a Schedule, or a preset or its name; five steps of Polar
             Express with their safety factor by default.
         steps: number of steps q; None for the schedule's own, or 5.
-        prescale: how the matrix is brought into the unit ball.
+        prescale: how the matrix is brought into the unit ball (``"spectral"`` waits for a device).
         compute_dtype: None keeps float32 and float64 and computes half precision in float32. ``"auto"`` takes bfloat16
-            on a CUDA device that multiplies it in hardware, if the schedule stays bounded there, and None's choice
-            elsewhere (a CPU emulates it, 50 to 500 times slower than float32).
+            on a CUDA device that multiplies it in hardware, if the schedule stays bounded there, and None's choice for
+            float64 and elsewhere (a CPU emulates it, 50 to 500 times slower than float32).
         method: ``"standard"``, ``"gram"`` or ``"auto"``.
         accuracy: ``"full"``, or ``"half"`` to let rounding reach that of bfloat16 for more speed.
 
@@ -88,7 +88,9 @@ class NewtonSchulz:
 
     def __call__(self, M: Tensor) -> Tensor:
         """Return the orthogonalized matrices, shape (…, m, n), in new memory."""
-        dtype = _device_dtype(self.schedule, M.device) if self.compute_dtype == "auto" else self.compute_dtype
+        dtype = self.compute_dtype
+        if dtype == "auto":
+            dtype = None if M.dtype == torch.float64 else _device_dtype(self.schedule, M.device)
         options: dict[str, Any] = {"prescale": self.prescale, "method": self.method, "accuracy": self.accuracy}
         return newton_schulz(M, self.schedule, compute_dtype=dtype, **options)
 
@@ -122,7 +124,7 @@ def _device_dtype(schedule: Schedule, device: torch.device) -> torch.dtype | Non
 
 @dataclass(frozen=True)
 class ExactPolar:
-    """The exact polar factor (Kim & Oh 2026, Algorithm 2, line 5); see :func:`muonlab.polar`.
+    """The exact polar factor (Kim & Oh 2026, Algorithm 2, line 5); see :func:`muonlab.polar`. It waits for a device.
 
     Args:
         method: ``"svd"``, ``"gram"`` or ``"auto"``.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from muonlab.optim.base import MomentumOptimizer, Part, move_momenta, move_weights, unless_skipped
+from muonlab.optim.base import MomentumOptimizer, Part, by_group, move_momenta, move_weights, unless_skipped
 from muonlab.optim.registry import register
 
 
@@ -24,8 +23,8 @@ class SGDM(MomentumOptimizer):
         nesterov: follow ``G + βM`` instead of M.
         weight_decay: decoupled, ``W ← (1 - η·decay)·W`` before the step (torch.optim.SGD adds it to the gradient).
         maximize: climb instead of descending.
-        nonfinite: what a gradient with NaN or infinity does: ``"propagate"``, ``"raise"`` before anything changes, or
-            ``"skip"`` its parameter for this step.
+        nonfinite: what a gradient does that has NaN or infinity, or would carry the momentum out of range:
+            ``"propagate"``, ``"raise"`` before anything changes, or ``"skip"`` its parameter for this step.
 
     Example:
         >>> import torch
@@ -50,8 +49,7 @@ class SGDM(MomentumOptimizer):
         super().__init__(params, {**options, "maximize": maximize, "nonfinite": nonfinite})
 
     def _update(self, parts: Sequence[Part]) -> None:
-        for _, run in groupby(parts, key=lambda part: id(part.group)):
-            members = list(run)
+        for members in by_group(parts):
             group = members[0].group
             with unless_skipped(members, [part.weight for part in members]):
                 move_weights(members, group, move_momenta(members, group, "heavy_ball"), 1.0)

@@ -6,6 +6,7 @@ parameter; a block is read as one matrix, or as a batch of matrices.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -51,6 +52,13 @@ def blocks(tensor: Tensor, view: MatrixView) -> Sequence[Tensor]:
     return torch.split(tensor, list(view)) if isinstance(view, tuple) else (tensor,)
 
 
+def matrices_shape(shape: Sequence[int], view: MatrixView) -> tuple[int, ...]:
+    """Return the shape in which a block is read: a matrix (m, n), or a batch (b, m, n)."""
+    if view == "batch":
+        return (math.prod(shape[:-2]), *shape[-2:])
+    return (shape[0], math.prod(shape[1:]))
+
+
 def as_matrices(block: Tensor, view: MatrixView) -> Tensor:
-    """Return a block as a matrix (m, n), or as a batch (b, m, n); a copy where strides ask for one."""
-    return block.reshape(-1, *block.shape[-2:]) if view == "batch" else block.reshape(block.shape[0], -1)
+    """Return a block as a matrix or as a batch; a copy where strides ask for one."""
+    return block.reshape(matrices_shape(block.shape, view))

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from muonlab.optim.layout.base import Batch
 
+_STACKS = 4
+"""Stacks that a batch is orthogonalized in on a device."""
+
 
 class Local:
     """One process holds the matrix and orthogonalizes it."""
@@ -26,9 +29,11 @@ class Local:
         return norm
 
     def orthogonalize(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Sequence[Tensor]]]:
-        """Orthogonalize batch after batch: one call for a stack on a device, one for each matrix on a CPU.
+        """Orthogonalize batch after batch: in a few stacks on a device, one by one on a CPU.
 
-        On a CPU a stack gains nothing and would have to be copied together; the bits are the same either way.
+        On a CPU a stack gains nothing and would have to be copied together; the bits are the same either way. On a
+        device the iteration needs several times the memory of its input, and a quarter of the batch at a time keeps
+        all of it below four times the batch.
         """
         for batch in batches:
             yield batch, _results(batch)
@@ -36,6 +41,9 @@ class Local:
 
 
 def _results(batch: Batch) -> Sequence[Tensor]:
-    if len(batch.matrices) == 1 or batch.matrices[0].device.type == "cpu":
-        return [batch.orthogonalize(M) for M in batch.matrices]
-    return batch.orthogonalize(torch.stack(list(batch.matrices))).unbind()
+    matrices = batch.matrices
+    if matrices[0].device.type == "cpu":
+        return [batch.orthogonalize(M) for M in matrices]
+    size = -(-len(matrices) // _STACKS)
+    stacks = [list(matrices[first : first + size]) for first in range(0, len(matrices), size)]
+    return [O for stack in stacks for O in batch.orthogonalize(torch.stack(stack)).unbind()]
