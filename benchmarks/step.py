@@ -163,8 +163,11 @@ def growth(layers: Sequence[int], rounds: int) -> list[dict[str, float]]:
 def slow_peers(polynomial: str) -> dict[str, object]:
     """Time packages that force bfloat16, once, beside ours: one GPT-2 block."""
     p = POLYNOMIALS[polynomial]
-    optimizer = ours(weights(GPT_BLOCK), p)
-    mine = statistics.median(interleaved({"muonlab": optimizer.step}, 5)["muonlab"])
+    sides: dict[str, Step] = {
+        "muonlab": ours(weights(GPT_BLOCK), p).step,
+        "muonlab, accuracy half": ours(weights(GPT_BLOCK), p, "half").step,
+    }
+    mine = {name: statistics.median(times) for name, times in interleaved(sides, 7).items()}
     seconds, left_out = {}, []
     for name in ("torch.optim.Muon", "muon-optimizer", "pytorch_optimizer"):
         try:
@@ -179,9 +182,11 @@ def slow_peers(polynomial: str) -> dict[str, object]:
         "network": "one GPT-2 block",
         "polynomial": f"{polynomial} x{STEPS}",
         "repetitions": 1,
-        "muonlab_seconds": round(mine, 4),
-        "seconds": {name: round(s, 2) for name, s in seconds.items()},
-        "speedup_over": {name: round(s / mine, 1) for name, s in seconds.items()},
+        "seconds": {name: round(s, 3) for name, s in (mine | seconds).items()},
+        "speedup_over": {name: round(s / mine["muonlab"], 1) for name, s in seconds.items()},
+        "speedup_over, accuracy half": {
+            name: round(s / mine["muonlab, accuracy half"], 1) for name, s in seconds.items()
+        },
         "left_out": left_out,
     }
 

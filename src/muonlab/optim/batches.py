@@ -14,6 +14,9 @@ from muonlab.optim.orthogonalizer import callable_of
 from muonlab.optim.scaling import SCALES, norm_of_matrices, renormalize
 from muonlab.optim.views import as_matrices, blocks, matrices_shape
 
+_IN_CACHE = 1 << 21
+"""Bytes of weights that are worked on together on a CPU, where stacking matrices gains nothing."""
+
 
 def batches(parts: Sequence[Part]) -> Iterator[Batch]:
     """Yield matrices of equal shape and treatment together, their momenta moved on just before."""
@@ -27,7 +30,15 @@ def batches(parts: Sequence[Part]) -> Iterator[Batch]:
             key = (how, matrices_shape(weight.shape, view), weight.dtype, weight.device)
             stacks.setdefault(key, []).append(block)
     for (how, *_), stack in stacks.items():
-        yield Batch(callable_of(how), _moved(stack), stack)  # nothing here holds its matrices while it is worked on
+        for some in _handy(stack):
+            yield Batch(callable_of(how), _moved(some), some)  # nothing here holds its matrices while it is worked on
+
+
+def _handy(stack: Sequence[Part]) -> Iterator[Sequence[Part]]:
+    """Yield a stack whole, on a CPU in pieces that stay in its cache from momentum to update."""
+    size = max(1, _IN_CACHE // stack[0].weight.nbytes) if stack[0].weight.device.type == "cpu" else len(stack)
+    for first in range(0, len(stack), size):
+        yield stack[first : first + size]
 
 
 def _moved(stack: Sequence[Part]) -> list[Tensor]:

@@ -277,7 +277,7 @@ class Muon(MomentumOptimizer):
         for layout in {part.layout: None for part in parts}:
             mine = [part for part in parts if part.layout is layout]
             for batch, results in layout.orthogonalize(batches(mine)):
-                self.orthogonalized += sum(M[..., 0, 0].numel() for M in batch.matrices)
+                self.orthogonalized += sum(math.prod(M.shape[:-2]) for M in batch.matrices)
                 if self._orthogonalize_hooks:
                     self._show(batch, results)
                 update(batch.owners, results, layout)
