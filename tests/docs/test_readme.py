@@ -61,3 +61,17 @@ def test_the_table_on_digits_is_the_committed_result():
             for row in (rows[75][name], rows[300][name])
         ]
         assert f"| {' | '.join(cells)} |" in readme, name
+
+
+def test_the_table_of_steps_is_the_committed_result():
+    report = json.loads((ROOT / "results/step.json").read_text())
+    readme = (ROOT / "README.md").read_text()
+    for peer in ("torch.optim.Muon, float32", "optimuon, float32, Gram", "optimuon, float32"):
+        cells = [
+            f"{row['speedup_over'][peer]:.2f} ({row['speedup_over, accuracy half'][peer]:.2f})"
+            for row in report["steps"]
+        ]
+        assert f"| {' | '.join(cells)} |" in readme, peer
+    slow = report["slow_peers"]
+    for peer, factor in slow["speedup_over"].items():
+        assert f"{peer} {factor:.0f} ({slow['speedup_over, accuracy half'][peer]:.0f})" in readme
