@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class Part:
     grad: Tensor
     momentum: Tensor
     finite: Tensor | None
-    """For ``nonfinite="skip"``: whether the parameter's gradient and momentum are in range, on its device."""
+    """Whether the parameter's gradient and momentum are in range, on its device; None where nobody asks."""
 
 
 class MomentumOptimizer(Optimizer):
@@ -158,7 +158,8 @@ class MomentumOptimizer(Optimizer):
             weight, momentum = layout.held(p), layout.held(self._buffer(p))
             grad = torch.zeros_like(weight) if p.grad is None else layout.held(_dense(p.grad, group, p))
             grad = grad.to(momentum.dtype)
-            finite = stays_finite(group, grad, momentum) if group["nonfinite"] == "skip" else None
+            watched = group["nonfinite"] != "propagate"
+            finite = layout.everywhere(stays_finite(group, grad, momentum)) if watched else None
             yield Part(p, group, layout, weight, grad, momentum, finite)
 
 
@@ -186,9 +187,8 @@ def stays_finite(group: Mapping[str, Any], grad: Tensor, momentum: Tensor) -> Te
     """Return, on its device, whether a gradient is finite and leaves the momentum in the range of its dtype."""
     wide = torch.float64 if grad.dtype == torch.float64 else torch.float32
     largest = torch.linalg.vector_norm(grad, torch.inf, dtype=wide)
-    if (
-        group.get("momentum_form", "heavy_ball") == "heavy_ball"
-    ):  # an average cannot leave the range of what it averages
+    if group.get("momentum_form", "heavy_ball") == "heavy_ball":
+        # an average cannot leave the range of what it averages; this sum can
         mu = group["momentum"]
         moved = mu * torch.linalg.vector_norm(momentum, torch.inf, dtype=wide) + largest
         largest = largest + mu * moved if group["nesterov"] else moved
@@ -201,11 +201,10 @@ def _raise_nonfinite(parts: Sequence[Part]) -> None:
     watched = [part for part in parts if part.group["nonfinite"] == "raise"]
     by_device: dict[torch.device, list[Tensor]] = {}
     for part in watched:
-        by_device.setdefault(part.grad.device, []).append(stays_finite(part.group, part.grad, part.momentum))
+        by_device.setdefault(part.grad.device, []).append(cast(Tensor, part.finite))
     if all(bool(torch.stack(flags).all()) for flags in by_device.values()):
         return
-    poor = [part for part in watched if not stays_finite(part.group, part.grad, part.momentum)]
-    bad = [name_of(part.group, part.param) for part in poor]
+    bad = [name_of(part.group, part.param) for part in watched if not part.finite]
     raise ValueError(
         f"gradients must be finite (nonfinite='raise') and keep momenta so, got NaN or infinity for {', '.join(bad)}: "
         f"nothing was updated; lower the learning rate or the loss scale, or pass nonfinite='skip'"
@@ -243,11 +242,11 @@ def move_weights(parts: Sequence[Part], group: Mapping[str, Any], directions: Se
 @contextmanager
 def unless_skipped(parts: Sequence[Part], tensors: Sequence[Tensor]) -> Iterator[None]:
     """Undo, bit by bit and without reading a device, what happens to the tensors of parameters to skip."""
-    kept = [None if part.finite is None else tensor.clone() for part, tensor in zip(parts, tensors, strict=True)]
+    skipping = [(part.finite, t) for part, t in zip(parts, tensors, strict=True) if part.group["nonfinite"] == "skip"]
+    kept = [tensor.clone() for _, tensor in skipping]
     yield
-    for part, tensor, before in zip(parts, tensors, kept, strict=True):
-        if part.finite is not None and before is not None:
-            tensor.copy_(torch.where(part.finite, tensor, before))
+    for (finite, tensor), before in zip(skipping, kept, strict=True):
+        tensor.copy_(torch.where(cast(Tensor, finite), tensor, before))
 
 
 def scalar(lr: float | Tensor) -> float | Tensor:

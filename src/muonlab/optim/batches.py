@@ -12,7 +12,7 @@ from muonlab.optim.base import Part, by_group, move_momenta, move_weights, scala
 from muonlab.optim.layout import Batch, Layout
 from muonlab.optim.orthogonalizer import callable_of
 from muonlab.optim.scaling import SCALES, norm_of_matrices, renormalize
-from muonlab.optim.views import as_matrices, blocks, matrices_shape
+from muonlab.optim.views import as_matrices, block_shapes, blocks, matrices_shape
 
 _IN_CACHE = 1 << 21
 """Bytes of weights that are worked on together on a CPU, where stacking matrices gains nothing."""
@@ -23,15 +23,15 @@ def batches(parts: Sequence[Part]) -> Iterator[Batch]:
     stacks: dict[tuple[Any, ...], list[Part]] = {}
     for part in parts:
         view, how = part.group["matrix_view"], part.group["orthogonalizer"]
-        for weight, grad, momentum in zip(
-            *(blocks(t, view) for t in (part.weight, part.grad, part.momentum)), strict=True
-        ):
+        held = (blocks(t, view) for t in (part.weight, part.grad, part.momentum))
+        for shape, weight, grad, momentum in zip(block_shapes(part.param.shape, view), *held, strict=True):
             block = replace(part, weight=weight, grad=grad, momentum=momentum) if isinstance(view, tuple) else part
-            key = (how, matrices_shape(weight.shape, view), weight.dtype, weight.device)
+            key = (how, matrices_shape(shape, view), weight.dtype, weight.device)
             stacks.setdefault(key, []).append(block)
-    for (how, *_), stack in stacks.items():
+    for (how, shape, *_), stack in stacks.items():
         for some in _handy(stack):
-            yield Batch(callable_of(how), _moved(some), some)  # nothing here holds its matrices while it is worked on
+            # nothing here holds the matrices of a batch while it is worked on
+            yield Batch(callable_of(how), shape, _moved(some), some)
 
 
 def _handy(stack: Sequence[Part]) -> Iterator[Sequence[Part]]:
@@ -51,11 +51,11 @@ def _moved(stack: Sequence[Part]) -> list[Tensor]:
     return matrices
 
 
-def update(stack: Sequence[Part], results: Sequence[Tensor], layout: Layout) -> None:
+def update(batch: Batch, results: Sequence[Tensor], layout: Layout) -> None:
     """Update the weights of a batch (Kim & Oh 2026, Algorithm 1, line 10), with the factor of its shape."""
-    rows, columns = results[0].shape[-2:]
+    rows, columns = batch.shape[-2:]
     done = 0
-    for members in by_group(stack):
+    for members in by_group(batch.owners):
         group = members[0].group
         directions = [O.view(p.weight.shape) for O, p in zip(results[done:], members, strict=False)]
         done += len(members)

@@ -277,10 +277,10 @@ class Muon(MomentumOptimizer):
         for layout in {part.layout: None for part in parts}:
             mine = [part for part in parts if part.layout is layout]
             for batch, results in layout.orthogonalize(batches(mine)):
-                self.orthogonalized += sum(math.prod(M.shape[:-2]) for M in batch.matrices)
+                self.orthogonalized += len(batch.matrices) * math.prod(batch.shape[:-2])
                 if self._orthogonalize_hooks:
                     self._show(batch, results)
-                update(batch.owners, results, layout)
+                update(batch, results, layout)
                 del batch, results  # before the next batch is made
 
     def _show(self, batch: Batch, results: Sequence[Tensor]) -> None:

@@ -52,6 +52,11 @@ def blocks(tensor: Tensor, view: MatrixView) -> Sequence[Tensor]:
     return torch.split(tensor, list(view)) if isinstance(view, tuple) else (tensor,)
 
 
+def block_shapes(shape: Sequence[int], view: MatrixView) -> list[tuple[int, ...]]:
+    """Return the shape of each block of a parameter."""
+    return [(size, *shape[1:]) for size in view] if isinstance(view, tuple) else [tuple(shape)]
+
+
 def matrices_shape(shape: Sequence[int], view: MatrixView) -> tuple[int, ...]:
     """Return the shape in which a block is read: a matrix (m, n), or a batch (b, m, n)."""
     if view == "batch":

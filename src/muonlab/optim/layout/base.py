@@ -15,12 +15,13 @@ class Batch:
 
     Args:
         orthogonalize: maps a matrix, or a stack of them, to new memory.
-        matrices: the part of each that this process holds, shape (m, n) or (b, m, n); momenta may be among them, so
-            they are read only.
+        shape: of each when whole, (m, n) or (b, m, n).
+        matrices: the part of each that this process holds; momenta may be among them, so they are read only.
         owners: whatever the step wants back with the result; a layout passes it on.
     """
 
     orthogonalize: Callable[[Tensor], Tensor]
+    shape: tuple[int, ...]
     matrices: Sequence[Tensor]
     owners: Any
 
@@ -29,7 +30,7 @@ class Layout(Protocol):
     """What the step asks of the place where its parameters live.
 
     Momentum, decay and update act entry by entry on what a process holds. All that needs more than those entries is
-    here: which gradients exist anywhere, norms of whole matrices, and the orthogonalization.
+    here: which gradients exist anywhere and are finite everywhere, norms of whole matrices, and the orthogonalization.
     """
 
     def held(self, tensor: Tensor) -> Tensor:
@@ -38,6 +39,10 @@ class Layout(Protocol):
 
     def agree(self, flags: Sequence[bool]) -> Sequence[bool]:
         """Return, for each parameter, whether the flag is set on any process."""
+        ...
+
+    def everywhere(self, flag: Tensor) -> Tensor:
+        """Return, on its device, whether a flag is set on every process that holds a part of the parameter."""
         ...
 
     def whole_norm(self, norm: Tensor) -> Tensor:

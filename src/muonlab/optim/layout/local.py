@@ -24,6 +24,10 @@ class Local:
         """Return the flags: there is nobody to ask."""
         return flags
 
+    def everywhere(self, flag: Tensor) -> Tensor:
+        """Return the flag: it is set here or not."""
+        return flag
+
     def whole_norm(self, norm: Tensor) -> Tensor:
         """Return the norm: nothing is missing from it."""
         return norm
