@@ -71,11 +71,7 @@ def refuse_slips(group: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
         raise TypeError(
             f"a parameter group must be a dictionary, got {type(group).__name__}: pass {{'params': [...], 'lr': ...}}"
         )
-    for key in group:
-        near = (
-            []
-            if key in checks or key in OF_SCHEDULERS
-            else difflib.get_close_matches(str(key), checks, n=1, cutoff=0.8)
-        )
+    for key in set(group) - set(checks) - OF_SCHEDULERS:
+        near = difflib.get_close_matches(str(key), checks, n=1, cutoff=0.8)
         if near:
             raise ValueError(f"a parameter group has no option {key!r}: did you mean {near[0]!r}?")
