@@ -2,6 +2,7 @@
 
 import math
 import random
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from muonlab.polynomials import Polynomial, Schedule, preset, taylor
 from muonlab.polynomials.base import derivative, horner
 from muonlab.polynomials.ranges import BITS, bernstein, range_on, schedule_range, step_range
+from muonlab.theory import schedule_error
 
 RATIONAL = st.fractions(-3, 3, max_denominator=40)
 
@@ -128,3 +130,19 @@ def test_nothing_leaves_a_schedules_range_and_its_ends_are_reached(schedule, low
     dense = schedule(np.linspace(float(low), 1.0, 200_001))
     assert float(a) == pytest.approx(dense.min(), rel=1e-6, abs=1e-6)
     assert float(b) == pytest.approx(dense.max(), rel=1e-6, abs=1e-6)
+
+
+def test_a_runaway_schedule_is_unbounded_at_once_instead_of_doubling_its_digits():
+    start = time.process_time()
+    for steps in (12, 16, 40):
+        low, high = schedule_range(Schedule.repeat(Polynomial(("2", "2")), steps), Fraction(0))
+        assert low < -(10**308)
+        assert high > 10**308
+    assert schedule_error(Schedule.repeat(Polynomial(("2", "2")), 40), 0.0).s_max == math.inf
+    assert time.process_time() - start < 5
+
+
+def test_large_ranges_short_of_a_runaway_stay_exact():
+    F = Schedule.repeat(Polynomial(("2", "2")), 3)
+    assert schedule_range(F, Fraction(0)) == (0, F(1))
+    assert F(1) > 10**5

@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from muonlab import _checks
 from muonlab.optim.heads import CONVS, TRANSPOSED, find_heads
-from muonlab.optim.views import VIEWS, MatrixView
+from muonlab.optim.views import VIEWS, MatrixView, matrices_shape
 
 Role = Literal["embedding", "head", "vector", "other"]
 Rule = MatrixView | Role | Literal["skip"]
@@ -75,13 +75,14 @@ class Split:
 
     table: Table
     parameters: tuple[nn.Parameter, ...] = field(repr=False)
+    by: Literal["view", "shape"] = "view"
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("a Split has two parts: pass split.matrices to Muon and split.rest to the auxiliary optimizer")
 
     @property
     def matrices(self) -> list[dict[str, Any]]:
-        """Parameter groups for Muon, one per matrix view."""
+        """Parameter groups for Muon, one per matrix view, or per view and shape."""
         return self._groups("matrix_view")
 
     @property
@@ -91,11 +92,13 @@ class Split:
 
     def _groups(self, key: str) -> list[dict[str, Any]]:
         # Fresh dicts at every call: an optimizer writes its settings into the dicts that it is given.
-        members: dict[object, list[tuple[str, nn.Parameter]]] = {}
+        members: dict[tuple[Any, ...], list[tuple[str, nn.Parameter]]] = {}
         for row, parameter in zip(self.table, self.parameters, strict=True):
+            view = row.matrix_view
             if getattr(row, key) is not None:
-                members.setdefault(getattr(row, key), []).append((row.name, parameter))
-        return [{"params": named, key: value} for value, named in members.items()]
+                apart = matrices_shape(row.shape, view) if view and self.by == "shape" else ()
+                members.setdefault((getattr(row, key), *apart), []).append((row.name, parameter))
+        return [{"params": named, key: value} for (value, *_), named in members.items()]
 
 
 class _Owner(NamedTuple):
@@ -113,7 +116,13 @@ class _Entry:
     owners: list[_Owner] = field(default_factory=list)
 
 
-def split_params(model: nn.Module, *, rules: Mapping[str, Rule] | None = None, head: str | None = "auto") -> Split:
+def split_params(
+    model: nn.Module,
+    *,
+    rules: Mapping[str, Rule] | None = None,
+    head: str | None = "auto",
+    by: Literal["view", "shape"] = "view",
+) -> Split:
     """Split a network's parameters into hidden matrices for Muon and the rest, with a reason for each.
 
     A parameter is judged by the type of the modules that hold it. Frozen ones are left out. Vectors, embeddings (also
@@ -129,6 +138,7 @@ def split_params(model: nn.Module, *, rules: Mapping[str, Rule] | None = None, h
         head: the name of the output layer (in a container, its last linear or convolution layer), or None if there is
             none. ``"auto"`` looks for ``heads.HEAD_NAMES``, nearest to the root; failing these it takes the last
             ``nn.Linear`` outside repeated blocks or, without any ``nn.Linear``, the last convolution.
+        by: ``"shape"`` makes a group of ``matrices`` for every shape, not only for every view.
 
     Returns:
         A :class:`Split`: ``Muon(split.matrices, lr=…)``, ``AdamW(split.rest, lr=…)``.
@@ -150,10 +160,11 @@ def split_params(model: nn.Module, *, rules: Mapping[str, Rule] | None = None, h
             f"model must have a trainable parameter, got {len(entries)} parameters, all frozen: "
             f"call model.requires_grad_() on what is to be trained"
         )
+    _checks.one_of("by", by, ("view", "shape"))
     checked = _checked_rules({} if rules is None else rules, entries)
     heads = find_heads(model, head)
     rows = [_row(entry, *(_by_rule(entry, checked) or next(_defaults(entry, heads)))) for entry in entries]
-    return Split(Table(tuple(rows)), tuple(entry.parameter for entry in entries))
+    return Split(Table(tuple(rows)), tuple(entry.parameter for entry in entries), by)
 
 
 def _entries(model: nn.Module) -> list[_Entry]:

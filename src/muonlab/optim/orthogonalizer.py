@@ -17,7 +17,7 @@ from torch import Tensor
 from muonlab import _checks
 from muonlab.orthogonalize import ACCURACIES, METHODS, POLAR_METHODS, PRESCALES, as_schedule, newton_schulz, polar
 from muonlab.orthogonalize.hardware import multiplies_in_hardware
-from muonlab.orthogonalize.matrices import FLOATING
+from muonlab.orthogonalize.matrices import FLOATING, compute_dtype_for
 from muonlab.orthogonalize.polar import PolarMethod
 from muonlab.orthogonalize.prescale import Prescale
 from muonlab.orthogonalize.segments import Accuracy, Method
@@ -88,11 +88,15 @@ class NewtonSchulz:
 
     def __call__(self, M: Tensor) -> Tensor:
         """Return the orthogonalized matrices, shape (…, m, n), in new memory."""
+        options: dict[str, Any] = {"prescale": self.prescale, "method": self.method, "accuracy": self.accuracy}
+        return newton_schulz(M, self.schedule, compute_dtype=self.dtype_for(M), **options)
+
+    def dtype_for(self, M: Tensor) -> torch.dtype:
+        """Return the dtype that these matrices are computed in."""
         dtype = self.compute_dtype
         if dtype == "auto":
             dtype = None if M.dtype == torch.float64 else _device_dtype(self.schedule, M.device)
-        options: dict[str, Any] = {"prescale": self.prescale, "method": self.method, "accuracy": self.accuracy}
-        return newton_schulz(M, self.schedule, compute_dtype=dtype, **options)
+        return compute_dtype_for(M, dtype)
 
     def plain(self) -> Plain:
         """Return ``(kind, name, exact coefficients by step, prescale, compute_dtype, method, accuracy)``."""

@@ -141,6 +141,16 @@ def _at_least_float(A: Tensor) -> Tensor:
     return A if A.dtype in _WIDE else A.float()
 
 
+def wide_gram(S: Tensor) -> Tensor:
+    """Return ``S Sᵀ`` in float64, a Gram-sized piece at a time, so that the copies in float64 stay small."""
+    m = S.shape[-2]
+    G = S.new_zeros((*S.shape[:-1], m), dtype=torch.float64)
+    for chunk in torch.split(S, max(m, 64), dim=-1):
+        wide = chunk.double()
+        G += wide @ wide.mT
+    return G
+
+
 def spectral_bound(X: Tensor) -> Tensor:
     """Return an upper bound of ``‖X‖_op`` (float64, one per matrix) that never falls short of it.
 
@@ -153,10 +163,7 @@ def spectral_bound(X: Tensor) -> Tensor:
     if m == 0:
         return X.new_zeros(X.shape[:-2], dtype=torch.float64)
     S, exponent = to_unit_range(X if X.dtype in _WIDE else X.float())
-    G = S.new_zeros((*S.shape[:-1], m), dtype=torch.float64)
-    for chunk in torch.split(S, max(m, 64), dim=-1):
-        wide = chunk.double()  # a Gram-sized piece at a time, so that the copies in float64 stay small
-        G += wide @ wide.mT
+    G = wide_gram(S)
     finite = torch.isfinite(G).all(-1).all(-1)
     top = torch.linalg.eigvalsh(torch.where(finite[..., None, None], G, 0.0))[..., -1]
     trace = G.diagonal(dim1=-2, dim2=-1).sum(-1)

@@ -36,13 +36,19 @@ def gram_sensitivity(segment: Segment) -> float:
     It equals ``|F'(s) - F(s)/s|/(2s)``; for a map that rises with slope K and then stays near 1 it is about K²/2.
     """
     s = np.geomspace(1e-6, 1.0, 4001)
+    F, slope = slope_along(segment, s)
+    return float(np.max(np.abs(slope - F / s) / (2 * s)))
+
+
+def slope_along(segment: Segment, s: Array) -> tuple[Array, Array]:
+    """Return ``F(s)`` and ``F'(s)`` of composed steps, by the chain rule."""
     F, slope = s.copy(), np.ones_like(s)
     for p in segment:
         lam = F * F
         value = p(lam)
         slope *= value + 2 * lam * _derivative(p, lam)
         F = F * value
-    return float(np.max(np.abs(slope - F / s) / (2 * s)))
+    return F, slope
 
 
 def _derivative(p: Polynomial, lam: Array) -> Array:

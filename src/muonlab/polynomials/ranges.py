@@ -17,6 +17,10 @@ from muonlab.polynomials.base import Polynomial, Schedule, horner
 BITS = 240
 """Enclosures are rounded outward to multiples of 2^-BITS, so that denominators stay short."""
 
+RUNAWAY = 10**30
+"""Size from which a schedule is taken to diverge."""
+
+_UNBOUNDED = Fraction(10**400)
 _GAP_BITS = 70
 _DEEPEST = 200
 
@@ -91,7 +95,10 @@ def schedule_range(schedule: Schedule, low: Fraction, high: Fraction = Fraction(
     """Enclose ``F_q([low, high])`` by passing the interval through the steps one after the other.
 
     The image of an interval under a continuous map is an interval, and images compose, so nothing is lost on the way.
+    A range beyond ``RUNAWAY`` ends at once with ends that no float holds: exact digits would double with every step.
     """
     for p in schedule.polynomials:
         low, high = step_range(p, low, high)
+        if max(-low, high) > RUNAWAY:
+            return -_UNBOUNDED, _UNBOUNDED
     return low, high

@@ -56,7 +56,7 @@ def _floor(schedule: Schedule, r: int, power: int) -> float:
     s_max = schedule_error(schedule, 0.0).s_max
     if not 0 < s_max < math.inf:
         return 0.0
-    steps = _Steps.of(schedule)
+    steps = Steps.of(schedule)
     mu = _best_multiplier(schedule, r, power)
     return max(0.0, _verified_minimum(steps, mu, r, power, s_max)) / s_max
 
@@ -82,7 +82,7 @@ def _best_multiplier(schedule: Schedule, r: int, power: int) -> float:
 
 
 @dataclass(frozen=True)
-class _Steps:
+class Steps:
     """The step polynomials, the critical points of each, and a bound on the rounding error of float64 ranges."""
 
     polynomials: tuple[Polynomial, ...]
@@ -90,7 +90,8 @@ class _Steps:
     error: float
 
     @classmethod
-    def of(cls, schedule: Schedule) -> _Steps:
+    def of(cls, schedule: Schedule) -> Steps:
+        """Prepare the steps of a schedule on [0, 1]."""
         critical, error, relative, low, high = [], 0.0, 0.0, Fraction(0), Fraction(1)
         for p in schedule.polynomials:
             critical.append(_critical_points(p))
@@ -138,7 +139,7 @@ def _critical_points(p: Polynomial) -> Array:
     return np.concatenate([-np.sqrt(lam), np.sqrt(lam)])
 
 
-def _verified_minimum(steps: _Steps, mu: float, r: int, power: int, s_max: float) -> float:
+def _verified_minimum(steps: Steps, mu: float, r: int, power: int, s_max: float) -> float:
     """Bound ``min over (0, 1]`` of ``F(s) + μ (1/(r s) - s^(power-1))`` from below by branch and bound on cells."""
 
     def penalty(s: Array) -> Array:

@@ -1,0 +1,30 @@
+"""How far rounding may carry an orthogonalized matrix from what exact arithmetic gives (docs/adr/0004 and 0009)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from muonlab.orthogonalize.segments import HALF_ACCURACY, Accuracy, slope_along
+from muonlab.polynomials import Schedule
+
+
+@lru_cache(maxsize=4096)
+def steepness(schedule: Schedule) -> float:
+    """Return ``sup |F'|`` on [0, 1]: how much a schedule magnifies an error of its input.
+
+    For Taylor steps, whose F is concave, it is the slope at zero; steps that overshoot 1 are steeper near 1.
+    """
+    s = np.concatenate([np.zeros(1), np.geomspace(1e-7, 0.5, 20_001), 1 - np.geomspace(0.5, 1e-9, 20_001), np.ones(1)])
+    return float(np.max(np.abs(slope_along(schedule.polynomials, s)[1])))
+
+
+def allowed_error(schedule: Schedule, dtype: torch.dtype = torch.float32, accuracy: Accuracy = "full") -> float:
+    """Return the error in the operator norm that ``newton_schulz`` keeps within: ``4u·max(8, sup|F'|)``.
+
+    Accuracy "half" adds what it lets Gram space lose.
+    """
+    unit_roundoff = torch.finfo(dtype).eps / 2
+    return 4 * unit_roundoff * max(8.0, steepness(schedule)) + (HALF_ACCURACY if accuracy == "half" else 0.0)
