@@ -44,6 +44,44 @@ class Rates:
 
 
 @dataclass(frozen=True)
+class Certify:
+    """Certificates of the matrices in a file: momenta in an optimizer's checkpoint, weights, or numpy arrays."""
+
+    file: Annotated[Positional[str], arg(name="FILE")]
+    """A file of torch.save, a .safetensors, a .npy or a .npz; nothing in it is executed."""
+    weights: bool = False
+    """Certify weights too (the theorems speak of momenta)."""
+    polynomial: str | None = None
+    """Preset to use in place of what the checkpoint's groups say (see: muonlab list polynomials)."""
+    steps: int | None = None
+    """Number of steps."""
+    prescale: Literal["frobenius", "paper", "schatten4", "schatten8", "spectral", "none"] | None = None
+    """How matrices are brought into the unit ball."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cheapest polynomial, number of steps, prescale and method that reach an alignment on this machine."""
+
+    shape: str
+    """Rows and columns, such as 768x3072."""
+    target_alignment: float | None = None
+    """Alignment to reach, between 0 and 1; 0.95 without a target."""
+    target_epsilon: float | None = None
+    """Or: distance from the exact polar factor to reach."""
+    basis: Literal["typical", "floor"] = "typical"
+    """On typical spectra, or guaranteed for every matrix of this shape."""
+    ell: float | None = None
+    """With --target-epsilon and --basis floor: smallest singular value of the scaled matrix."""
+    recalibrate: bool = False
+    """Time this machine again instead of using what was kept."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True)
 class List:
     """Show what is registered."""
 
@@ -63,6 +101,8 @@ class Doctor:
 
 Command = (
     Annotated[Rates, subcommand("rates")]
+    | Annotated[Certify, subcommand("certify")]
+    | Annotated[Plan, subcommand("plan")]
     | Annotated[List, subcommand("list")]
     | Annotated[Doctor, subcommand("doctor")]
 )
@@ -70,7 +110,7 @@ Command = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    command: Rates | List | Doctor = tyro.cli(
+    command: Rates | Certify | Plan | List | Doctor = tyro.cli(
         Command,
         args=argv,
         prog="muonlab",
@@ -86,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _answer(command: Rates | List | Doctor) -> tuple[dict[str, Any], Callable[[dict[str, Any]], str]]:
+def _answer(command: Rates | Certify | Plan | List | Doctor) -> tuple[dict[str, Any], Callable[[dict[str, Any]], str]]:
     """Return the command's report and the function that writes it for people."""
     from muonlab import console
 
@@ -96,6 +136,20 @@ def _answer(command: Rates | List | Doctor) -> tuple[dict[str, Any], Callable[[d
         options = dataclasses.asdict(command)
         del options["json"]
         return summary.rates(**options), console.rates
+    if isinstance(command, Certify):
+        from muonlab.diagnostics.certify_file import certify_file, report, written
+
+        options = dataclasses.asdict(command)
+        del options["json"]
+        outcome = certify_file(options.pop("file"), **options)
+        return report(*outcome), lambda _: written(*outcome)
+    if isinstance(command, Plan):
+        from muonlab.diagnostics import plan
+
+        options = dataclasses.asdict(command)
+        del options["json"]
+        found = plan(console.shape(options.pop("shape")), **options)
+        return found.to_dict(), lambda _: str(found)
     if isinstance(command, List) and command.what == "optimizers":
         from muonlab import optim
 

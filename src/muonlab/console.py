@@ -35,6 +35,19 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def shape(text: str) -> tuple[int, int]:
+    """Read rows and columns from a word such as ``768x3072``.
+
+    Example:
+        >>> shape("768x3072")
+        (768, 3072)
+    """
+    rows, times, columns = text.lower().replace("×", "x").partition("x")
+    if not (times and rows.strip().isdecimal() and columns.strip().isdecimal()):
+        raise ValueError(f"a shape must be rows x columns in digits, got {text!r}: for example 768x3072")
+    return int(rows), int(columns)
+
+
 def rates(report: dict[str, Any]) -> str:
     """Write the comparison of methods."""
     problem = ", ".join(f"{k} = {v:g}" for k, v in report["problem"].items())

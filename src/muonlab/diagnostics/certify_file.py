@@ -1,0 +1,77 @@
+"""The certificate of the matrices in a file: an optimizer's checkpoint, weights, or arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from muonlab.diagnostics.certify import Entry, certify_entries, not_covered_by
+from muonlab.diagnostics.entries import FileMatrices, NamedMatrix
+from muonlab.diagnostics.files import read_matrices
+from muonlab.diagnostics.network import NetworkCertificate
+from muonlab.diagnostics.watch import step_length
+from muonlab.optim import NewtonSchulz
+from muonlab.optim.orthogonalizer import Orthogonalizer, from_plain, to_plain
+from muonlab.orthogonalize.newton_schulz import DEFAULT_POLYNOMIAL
+from muonlab.orthogonalize.prescale import Prescale
+
+
+def certify_file(
+    path: str | os.PathLike[str],
+    *,
+    weights: bool = False,
+    polynomial: str | None = None,
+    steps: int | None = None,
+    prescale: Prescale | None = None,
+) -> tuple[NetworkCertificate, FileMatrices]:
+    """Certify the momenta in a checkpoint as its own groups orthogonalize them, or any matrices as asked.
+
+    Args:
+        path: a file of torch.save, a .safetensors, a .npy or a .npz; nothing in it is executed.
+        weights: certify weights, too; no theorem speaks of them, the table says so.
+        polynomial: a preset's name in place of what the groups say; five quintic steps where they say nothing.
+        steps: number of steps.
+        prescale: how matrices are brought into the unit ball.
+    """
+    found = read_matrices(path, weights=weights)
+    asked = polynomial is not None or steps is not None or prescale is not None
+    given = DEFAULT_POLYNOMIAL if polynomial is None else polynomial
+    how = NewtonSchulz(given, steps=steps, prescale=prescale or "frobenius", compute_dtype=None)
+    entries = [_entry(matrix, None if asked else matrix.group, how) for matrix in found.matrices]
+    if any(matrix.what != "weight" for matrix in found.matrices):  # beside momenta, weights are no part of the whole
+        pairs = zip(found.matrices, entries, strict=True)
+        entries = [entry._replace(step=0.0) if matrix.what == "weight" else entry for matrix, entry in pairs]
+    words = [word for matrix in found.matrices if matrix.group for word in not_covered_by(matrix.group)]
+    if any(matrix.what == "weight" for matrix in found.matrices):
+        words.append("weights: the theorems speak of momenta")
+    kinds = {"momentum": "momentum buffers", "weight": "weights", "matrix": "matrices"}
+    moving = [matrix for matrix, entry in zip(found.matrices, entries, strict=True) if entry.step] or found.matrices
+    what = " and ".join(dict.fromkeys(kinds[matrix.what] for matrix in moving))
+    return certify_entries(entries, what=what, not_covered=tuple(dict.fromkeys(words))), found
+
+
+def _entry(matrix: NamedMatrix, group: Mapping[str, Any] | None, how: Orthogonalizer) -> Entry:
+    """Return a matrix with the orthogonalizer and step length of its group, where the group is a Muon's."""
+    name = f"{matrix.name} (weight)" if matrix.what == "weight" else matrix.name
+    if not group or "orthogonalizer" not in group:
+        return Entry(name, matrix.tensor, how)
+    m, n = matrix.tensor.shape
+    length = step_length(group, m, n) if "lr" in group and "scale" in group else 1.0
+    return Entry(name, matrix.tensor, from_plain(to_plain(group["orthogonalizer"])), length)
+
+
+def report(certificate: NetworkCertificate, found: FileMatrices) -> dict[str, Any]:
+    """Return certificate and file as plain values."""
+    skipped = [{"name": name, "why": why} for name, why in found.skipped]
+    return {"file": str(found.path), "kind": found.kind, "note": found.note, "skipped": skipped} | certificate.to_dict()
+
+
+def written(certificate: NetworkCertificate, found: FileMatrices) -> str:
+    """Return certificate and file as a table for people."""
+    lines = [f"{found.path.name}: {found.kind}, {len(found.matrices)} matrices", *([found.note] if found.note else [])]
+    if found.skipped:
+        first = ", ".join(name for name, _ in found.skipped[:3])
+        more = f" and {len(found.skipped) - 3} more" if len(found.skipped) > 3 else ""
+        lines.append(f"Left out: {first}{more} ({found.skipped[0][1]})")
+    return "\n".join([*lines, "", str(certificate)])
