@@ -12,10 +12,10 @@ import time
 import torch
 
 from muonlab.console import table
-from muonlab.orthogonalize import newton_schulz
+from muonlab.diagnostics import respond, spectrum
 from muonlab.orthogonalize.prescale import Prescale
 from muonlab.polynomials import Schedule, preset, taylor
-from muonlab.theory import alignment_floor, chi
+from muonlab.theory import alignment_floor
 
 SHAPES = {"CifarNet conv": (64, 216), "CifarNet conv 3": (256, 2304), "GPT-2 attention": (768, 768)}
 
@@ -29,26 +29,17 @@ METHODS: dict[str, tuple[Schedule, Prescale]] = {
 }
 
 
-def inverse_alignment(M: torch.Tensor, O: torch.Tensor, nuclear: float) -> float:
-    rho = float((M * O).sum(dtype=torch.float64)) / nuclear
-    return float(torch.linalg.matrix_norm(O.double(), 2)) / rho
-
-
 def main() -> None:
     generator = torch.Generator().manual_seed(0)
     rows: list[list[object]] = []
     for name, (m, n) in SHAPES.items():
-        for spectrum in ("Gaussian", "decaying 1/k"):
+        for spectrum_name in ("Gaussian", "decaying 1/k"):
             M = torch.randn(m, n, generator=generator)
-            if spectrum != "Gaussian":
+            if spectrum_name != "Gaussian":
                 M /= torch.arange(1, n + 1)
-            sigma = torch.linalg.svdvals(M.double())
-            sigma_min = float(sigma[-1] / torch.linalg.vector_norm(sigma))
-            factors = [
-                inverse_alignment(M, newton_schulz(M, schedule, prescale=prescale), float(sigma.sum()))
-                for schedule, prescale in METHODS.values()
-            ]
-            rows.append([f"{name} {m}x{n}", spectrum, chi(sigma_min=sigma_min), *factors])
+            of = spectrum(M)
+            factors = [1 / respond(of, schedule, prescale).alignment for schedule, prescale in METHODS.values()]
+            rows.append([f"{name} {m}x{n}", spectrum_name, respond(of, METHODS["q=3"][0]).chi, *factors])
     print("Factor on the convergence bound (1 = exact polar factor)\n")
     print(table(["matrix", "spectrum", "paper's chi_3", *METHODS], rows))
 
@@ -64,4 +55,5 @@ def main() -> None:
 if __name__ == "__main__":
     start = time.perf_counter()
     main()
-    print(f"\nDone in {time.perf_counter() - start:.1f} s. Next: .venv/bin/muonlab rates | list polynomials | doctor.")
+    print(f"\nDone in {time.perf_counter() - start:.1f} s. Next, with .venv/bin/ before each:")
+    print("muonlab plan --shape 768x3072 --target-alignment 0.95 | certify FILE | rates | list optimizers | doctor")

@@ -36,6 +36,17 @@ def promises_certificate_table(out):
     assert "Largest factor" in out
 
 
+def promises_record_training(out):
+    rows = re.findall(r"step +(\d+), (\S+): (\d+) steps, alignment ([\d.]+) \(floor ([\d.]+)\), paper's chi (\S+)", out)
+    assert [int(step) for step, *_ in rows] == [1, 1, 51, 51, 101, 101, 151, 151]
+    for step, _, _, alignment, floor, chi in rows:
+        assert float(floor) <= float(alignment) <= 1
+        assert float(chi) > 50 / float(alignment)  # the paper's factor says nothing here
+        assert int(step) == 1 or float(alignment) >= 0.94  # where AutoSteps aims
+    assert "AutoSteps after step 1: group 0 from 5 to" in out
+    assert "The whole (momentum buffers): holds." in out
+
+
 def promises_train_digits(out):
     assert re.search(r"0\.weight +\(128, 64\) +Muon", out)
     assert re.search(r"4\.weight +\(10, 128\) +auxiliary +head", out)

@@ -1,0 +1,152 @@
+"""Draw the figures of the guides from real runs of the library: python docs/guides/figures.py [FOLDER].
+
+The momenta are those of a small network that learns the handwritten digits of scikit-learn; every number in a figure is
+computed here, by the code that the guide describes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from matplotlib import pyplot as plt
+from sklearn.datasets import load_digits
+from torch import nn
+
+from muonlab import Muon, MuonWithAux, NewtonSchulz, split_params
+from muonlab.diagnostics import Recorder, Spectrum, respond, spectrum
+from muonlab.polynomials import Schedule, preset, taylor
+from muonlab.theory import alignment_floor
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")  # told apart by any eye (Okabe and Ito)
+QUINTIC = {q: Schedule.repeat(taylor(2), q) for q in (0, 1, 3, 5)}
+STEPS, EVERY, SEED = 300, 5, 0
+
+
+def style() -> None:
+    mpl.rcParams.update(
+        {
+            "svg.hashsalt": "muonlab",
+            "svg.fonttype": "none",
+            "font.size": 10,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.alpha": 0.25,
+            "lines.linewidth": 1.8,
+            "legend.frameon": False,
+            "figure.constrained_layout.use": True,
+        }
+    )
+
+
+def save(figure: plt.Figure, folder: Path, name: str) -> None:
+    figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
+    plt.close(figure)
+
+
+def train() -> tuple[list[dict], dict[str, Spectrum]]:
+    """Train on digits with Muon (five quintic steps), recording; return the rows and the last momenta's spectra."""
+    torch.manual_seed(SEED)
+    X, y = (torch.tensor(a) for a in load_digits(return_X_y=True))
+    X = X.float() / 16
+    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    split = split_params(net)
+    how = NewtonSchulz(taylor(2), steps=5)
+    opt = MuonWithAux(Muon(split.matrices, orthogonalizer=how, nesterov=False), torch.optim.AdamW(split.rest, lr=3e-3))
+    with Recorder(opt, every=EVERY) as recorder:
+        for _ in range(STEPS):
+            batch = torch.randint(len(X), (64,))
+            opt.zero_grad()
+            nn.functional.cross_entropy(net(X[batch]), y[batch]).backward()
+            opt.step()
+    momenta = {f"{i}.weight": opt.state[net[i].weight]["momentum_buffer"] for i in (0, 2)}
+    return recorder.rows, {name: spectrum(M) for name, M in momenta.items()}
+
+
+def singular_values(spectra: dict[str, Spectrum], folder: Path) -> None:
+    """Draw what steps make of the singular values of one momentum matrix."""
+    of = spectra["2.weight"]
+    s = of.values / of.frobenius
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
+    index = np.arange(1, len(s) + 1)
+    left.semilogy(index, s, color=COLOURS[0])
+    left.axhline(of.tolerance / of.frobenius, color="grey", linestyle=":", linewidth=1)
+    left.text(1, of.tolerance / of.frobenius * 1.3, "below: counts as zero", fontsize=8, color="dimgrey")
+    left.set(
+        xlabel="index",
+        ylabel="singular value / Frobenius norm",
+        title=f"a momentum matrix, {of.shape[0]}×{of.shape[1]}",
+    )
+    for (q, schedule), colour, marker in zip(QUINTIC.items(), COLOURS, "osD^", strict=False):
+        found = respond(of, schedule)
+        label = f"q = {q}: alignment {found.alignment:.2f}, χ = {found.chi:.3g}"
+        right.plot(index, schedule(s), color=colour, label=label, marker=marker, markevery=16, markersize=4)
+    right.axhline(1, color="grey", linewidth=1)
+    right.set(xlabel="index", ylabel="after q steps", title="what q quintic steps make of it", ylim=(0, 1.1))
+    right.legend(fontsize=8, loc="center right")
+    save(figure, folder, "singular-values")
+
+
+def factors(rows: list[dict], folder: Path) -> None:
+    """Draw the paper's factor and the one by alignment, layer by layer, over training."""
+    figure, axis = plt.subplots(figsize=(7, 3.6))
+    names = sorted({row["name"] for row in rows if row["event"] == "matrix"})
+    for name, marker in zip(names, "os", strict=True):
+        mine = [row for row in rows if row.get("name") == name]
+        t = [row["step"] for row in mine]
+        shape = "×".join(map(str, mine[0]["shape"]))
+        options = {"marker": marker, "markevery": 6, "markersize": 4}
+        axis.semilogy(t, [row["chi"] for row in mine], color=COLOURS[1], label=f"χ of the paper, {shape}", **options)
+        axis.semilogy(
+            t, [1 / row["alignment"] for row in mine], color=COLOURS[0], label=f"1/alignment, {shape}", **options
+        )
+        axis.semilogy(
+            t, [1 / row["alignment_floor"] for row in mine], color=COLOURS[2], linestyle="--", linewidth=1.2,
+            label=f"largest 1/alignment at rank {min(mine[0]['shape'])}",
+        )  # fmt: skip
+    axis.set(xlabel="training step", ylabel="factor on the bound", title="five quintic steps, digits: lower is better")
+    axis.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    save(figure, folder, "factors")
+
+
+def floors(spectra: dict[str, Spectrum], folder: Path) -> None:
+    """Draw the alignment that is guaranteed by rank alone, and what the momenta really have."""
+    methods = {
+        "Polar Express, 5": (preset("polar_express").schedule(5), COLOURS[0], "o"),
+        "Jordan, 5": (preset("jordan").schedule(5), COLOURS[1], "s"),
+        "quintic, 5": (QUINTIC[5], COLOURS[2], "D"),
+        "quintic, 3": (QUINTIC[3], COLOURS[3], "^"),
+        "quintic, 0 (normalise only)": (QUINTIC[0], COLOURS[4], "v"),
+    }
+    ranks = np.unique(np.geomspace(2, 2048, 25).astype(int))
+    figure, axis = plt.subplots(figsize=(7, 3.6))
+    for i, (name, (schedule, colour, marker)) in enumerate(methods.items()):
+        axis.semilogx(ranks, [alignment_floor(schedule, int(r)) for r in ranks], color=colour, base=2, label=name)
+        for of in spectra.values():
+            beside = min(of.shape) * 1.06 ** (i - 2)  # so that no mark hides another
+            axis.plot(beside, respond(of, schedule).alignment, marker, color=colour, markersize=6, mec="black", mew=0.5)
+    axis.set(
+        xlabel="rank at most",
+        ylabel="alignment",
+        ylim=(0, 1.02),
+        title="guaranteed (lines) and measured on digits (marks)",
+    )
+    axis.legend(fontsize=8, loc="lower left")
+    save(figure, folder, "floors")
+
+
+def main(folder: Path) -> None:
+    style()
+    rows, spectra = train()
+    singular_values(spectra, folder)
+    factors(rows, folder)
+    floors(spectra, folder)
+
+
+if __name__ == "__main__":
+    mpl.use("svg")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)

@@ -1,0 +1,266 @@
+"""The recorder: what the proof says about every matrix of a Muon while it trains, without changing a bit of it."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from torch.optim.optimizer import Optimizer
+
+from muonlab import _checks
+from muonlab.diagnostics import text
+from muonlab.diagnostics.certify import uncovered
+from muonlab.diagnostics.jsonl import RowFile
+from muonlab.diagnostics.rows import MEASURES, Measure, Row, matrix_row, whole_row
+from muonlab.diagnostics.watch import Seen, Watch, members, muon_of, places
+from muonlab.optim.base import BUFFER
+from muonlab.theory import RunBound, run_bound
+
+_SAME_LENGTH = 1e-6
+"""Relative change of a layer's share of the step up to which it counts as rounding of the learning rates."""
+
+
+class Step(NamedTuple):
+    """What the per-run certificate needs of a step: descent, gain and length η of the whole."""
+
+    descent: float
+    gain: float
+    length: float
+
+
+class Recorder:
+    """Record δ, ε, χ, ρ, s and alignment of every matrix at every ``every``-th step; training keeps its bits.
+
+    A row per matrix (``event: "matrix"``), one for all (``"whole"``), and one that names what was not orthogonalized
+    (``"missing"``: no gradient, or a Muon that is not running). Recording needs an ordinary, uncompiled ``step``.
+
+    Args:
+        optimizer: a Muon or MuonWithAux.
+        every: distance of recorded steps; the first step is one. 1 makes :meth:`certificate` possible.
+        to: a file for JSON lines (appended to), or a function to call with each row; None keeps them in ``rows``.
+        measure: ``"spectrum"``, ``"exact"`` or ``"bracket"``, see :func:`muonlab.diagnostics.rows.matrix_row`.
+        gradients: also record the nuclear norm of ``p.grad``.
+
+    Attributes:
+        rows: the rows, if they go nowhere else.
+        last: the rows of the last recorded step.
+
+    Example:
+        >>> import torch
+        >>> from muonlab import Muon
+        >>> W = torch.nn.Parameter(torch.eye(3))
+        >>> with Recorder(Muon.paper([W], lr=0.1, momentum=0.9), every=1) as rec:
+        ...     for _ in range(3):
+        ...         rec.optimizer.zero_grad(); W.square().sum().backward(); _ = rec.optimizer.step()
+        >>> [row["event"] for row in rec.rows[:2]], round(rec.rows[0]["alignment"], 3)
+        (['matrix', 'whole'], 1.0)
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        every: int = 50,
+        *,
+        to: str | os.PathLike[str] | Callable[[Row], object] | None = None,
+        measure: Measure = "spectrum",
+        gradients: bool = True,
+    ) -> None:
+        muon_of(optimizer)
+        _checks.integer("every", every, at_least=1)
+        if to is not None and not callable(to) and not isinstance(to, (str, os.PathLike)):
+            raise TypeError(
+                f"to must be a path, a function or None, got {to!r} of type {type(to).__name__}: pass the path of a "
+                f"file, or a function that takes a row"
+            )
+        self.optimizer = optimizer
+        self.measure: Measure = _checks.one_of("measure", measure, MEASURES)
+        self.gradients = gradients
+        self.rows: list[Row] = []
+        self.last: list[Row] = []
+        self.history: list[Step] = []
+        self._current: list[Row] = []
+        self._half_done = False
+        self._from_zero: bool | None = None
+        self._layers: list[tuple[str, float]] = []
+        self._momentum: tuple[float, str] | None = None
+        self._broken = ""
+        self._began_at = 0
+        self._warned = False
+        self._file = RowFile(to) if isinstance(to, (str, os.PathLike)) else None
+        self._call = to if callable(to) else None
+        self._watch = Watch(optimizer, every, self._see, self._after, self._before)
+        self._on_load = optimizer.register_load_state_dict_post_hook(self._loaded)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if kind is None and self.step == self._began_at:
+            warnings.warn("nothing was recorded: the optimizer took no step; is it the one that trains?", stacklevel=2)
+
+    def close(self) -> None:
+        """Take the hooks off the optimizer and close the file."""
+        self._watch.close()
+        self._on_load.remove()
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def step(self) -> int:
+        """Steps that the optimizer has taken since recording began."""
+        return self._watch.step
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed recording needs: plain values."""
+        return {
+            "step": self.step,
+            "from_zero": self._from_zero,
+            "history": [tuple(step) for step in self.history],
+            "layers": self._layers,
+            "momentum": self._momentum,
+            "broken": self._broken,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another recorder stopped; load the optimizer's state as well."""
+        history = [Step(*map(float, step)) for step in state["history"]]
+        layers = [(str(name), float(share)) for name, share in state["layers"]]
+        self._watch.step = self._began_at = _checks.integer("step", state["step"], at_least=0)
+        self._from_zero = None if state["from_zero"] is None else bool(state["from_zero"])
+        self._momentum = None if state["momentum"] is None else (float(state["momentum"][0]), str(state["momentum"][1]))
+        self.history, self._layers, self._broken = history, layers, str(state["broken"])
+
+    # ---------------------------------------------------------------------------------------------------- recording
+
+    def _before(self) -> None:
+        if self._half_done:  # its momenta have moved on already
+            self._break(f"a step failed half-way after step {self.step}")
+        self._current, self._half_done = [], False
+        if self._from_zero is None:
+            states = [self._watch.muon.state[p].get(BUFFER) for _, p, _ in members(self._watch.muon)]
+            self._from_zero = not any(bool(buffer.any()) for buffer in states if buffer is not None)
+
+    def _see(self, seen: Seen) -> None:
+        self._half_done = True
+        row = matrix_row(seen, measure=self.measure, gradients=self.gradients)
+        self._current.append({"event": "matrix", "step": self.step + 1, **row, "lr": float(seen.group["lr"])})
+
+    def _after(self, step: int, missing: list[str]) -> None:
+        rows, self._current, self._half_done = self._current, [], False
+        whole = whole_row(rows)
+        if self._watch.every == 1 and not self._broken:
+            self._remember(rows, whole)
+        rows.append({"event": "whole", "step": step, **whole})
+        if missing:
+            reason = _why(missing, self._watch.passed_over, whole)
+            rows.append({"event": "missing", "step": step, "names": missing, "reason": reason})
+            if not whole["matrices"] and not self._warned:
+                self._warned = True
+                warnings.warn(f"step {step} orthogonalized nothing: {reason}", stacklevel=2)
+        self.last = [text.plain(row) for row in rows]
+        if self._file is not None:
+            self._file.write(self.last)
+        elif self._call is not None:
+            for row in self.last:
+                self._call(row)
+        else:
+            self.rows += self.last
+
+    def _remember(self, rows: list[Row], whole: Row) -> None:
+        """Keep what the certificate needs of a step, or why there can be none from here on."""
+        layers = sorted((row["name"], row["length"] / whole["length"] if whole["length"] else 0.0) for row in rows)
+        self._layers = self._layers or layers
+        reason = self._why_not_step(layers, whole)
+        if reason:
+            self._break(reason)
+            return
+        # what is measured of the descent may exceed the gain of exact steps by rounding, ‖O‖_op itself it may not
+        gain = max(whole["op_norm"], abs(whole["descent"]))
+        self.history.append(Step(whole["descent"], gain, whole["length"]))
+
+    def _why_not_step(self, layers: list[tuple[str, float]], whole: Row) -> str:
+        """Return why the theorem does not speak of the step just taken; empty if it does."""
+        groups = self._watch.muon.param_groups
+        momenta = {(float(group["momentum"]), str(group["momentum_form"])) for group in groups}
+        self._momentum = self._momentum or next(iter(momenta))
+        pairs = list(zip(layers, self._layers, strict=False))
+        same_names = len(layers) == len(self._layers) and all(now[0] == then[0] for now, then in pairs)
+        same_shares = all(math.isclose(now[1], then[1], rel_tol=_SAME_LENGTH) for now, then in pairs)
+        reasons = {
+            "orthogonalized nothing": not layers,
+            "orthogonalized other matrices than the steps before (gradients were missing)": not same_names,
+            "had the learning rate zero, or skipped every gradient": not whole["length"],
+            "was not finite": not math.isfinite(whole.get("alignment", math.nan)),
+            "had groups that differ in momentum or its form": len(momenta) > 1,
+            "had another momentum than the first, or in another form": momenta != {self._momentum},
+            "changed the relative lengths of the layers' steps, and so the pair of norms": not same_shares,
+            "climbed: maximize": any(group["maximize"] for group in groups),
+            f"is not covered: {', '.join(uncovered(self.optimizer))}": bool(uncovered(self.optimizer)),
+        }
+        return next((f"step {self.step} {reason}" for reason, applies in reasons.items() if applies), "")
+
+    def _loaded(self, _: Optimizer) -> None:
+        if self.step != self._began_at:
+            self._break("the optimizer's state was loaded during the run: load the recorder's after it")
+
+    def _break(self, reason: str) -> None:
+        self._broken = self._broken or reason
+
+    # ----------------------------------------------------------------------------------------------- the certificate
+
+    def certificate(self, *, L: float, D: float, sigma: float = 0.0, B: int = 1, failure: float = 0.05) -> RunBound:
+        """Bound the weighted average of the gradient norms of this very run (alignment theorem, per run).
+
+        Args:
+            L: smoothness constant for the pair of norms of :class:`NetworkCertificate`.
+            D: ``f(W_0) - f*``, or ``f(W_0) - f(W_T)`` where that is known.
+            sigma: bound on one sample's standard deviation.
+            B: batch size.
+            failure: probability with which the noise part may fail.
+
+        Returns:
+            A :class:`muonlab.theory.RunBound`; "not_applicable" with its reason where the run is not covered.
+        """
+        reason = self._why_not()
+        if reason or self._momentum is None:
+            return RunBound(float("inf"), {}, 1.0, "not_applicable", reason)
+        shapes = [shape for name, p, g in members(self._watch.muon) for _, shape in places(name, p.shape, g)]
+        return run_bound(
+            [step.descent for step in self.history],
+            [step.gain for step in self.history],
+            L=L,
+            D=D,
+            sigma=sigma,
+            r=sum(map(min, shapes)),
+            B=B,
+            eta=[step.length for step in self.history],
+            beta=self._momentum[0],
+            failure=failure,
+        )
+
+    def _why_not(self) -> str:
+        """Return why this run has no certificate; empty if it has one."""
+        reasons = {
+            f"every = {self._watch.every}: the per-run bound needs every step, pass every=1": self._watch.every != 1,
+            "no step was recorded": not self.step,
+            self._broken: bool(self._broken),
+            f"{len(self.history)} of {self.step} steps were recorded": len(self.history) != self.step,
+            "the momentum was not zero when recording began": not self._from_zero,
+            f"measure {self.measure!r} bounds what must be known exactly": self.measure == "bracket",
+        }
+        return next((reason for reason, applies in reasons.items() if applies), "")
+
+
+def _why(missing: list[str], passed_over: list[str], whole: Row) -> str:
+    if passed_over:
+        return f"{len(passed_over)} matrices had a gradient and were not orthogonalized: is the step compiled?"
+    if whole["matrices"]:
+        return f"{len(missing)} matrices had no gradient"
+    return "no parameter of this Muon had a gradient; is the model training with it?"
