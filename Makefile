@@ -26,7 +26,8 @@ bench: $(READY) $(PEERS)
 	$(BIN)/python benchmarks/step.py $(STEP_OPTIONS)
 
 docs: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest src README.md tests/docs -q
+	OMP_NUM_THREADS=1 $(BIN)/python docs/guides/figures.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest src README.md docs/guides tests/docs -q
 
 soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow

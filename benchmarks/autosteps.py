@@ -1,9 +1,9 @@
 """Does AutoSteps reach the loss of five Newton-Schulz steps at lower cost? Prints JSON.
 
 For each seed every way trains from the same weights on the same batches, learning rate 0.02 falling to zero for Muon
-(its defaults otherwise) and 0.001 for AdamW on the rest. Cost is the operations of all orthogonalizations by the cost model
-(a number of steps has one cost; times would be those of this machine's day); the share of the whole step that they
-take is measured too, so that the saving can be judged.
+(its defaults otherwise) and 0.001 for AdamW on the rest. Cost is the operations of all orthogonalizations by the cost
+model (a number of steps has one cost; times would be those of this machine's day); the share of the whole step that
+they take is measured too, so that the saving can be judged.
 
     python benchmarks/autosteps.py            # a quarter of an hour; MUONLAB_DATA names the data
     python benchmarks/autosteps.py --quick    # one task, one seed, few steps

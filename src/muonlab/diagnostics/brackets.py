@@ -38,7 +38,9 @@ class Bracket(NamedTuple):
 
 
 @torch.no_grad()
-def nuclear_bracket(M: Tensor, *, outcome: Tensor | None = None, schedule: Schedule | None = None) -> Bracket:
+def nuclear_bracket(
+    M: Tensor, *, outcome: Tensor | None = None, schedule: Schedule | None = None, error: float | None = None
+) -> Bracket:
     """Bracket ``‖M‖_*`` by the product with a nearly orthogonal ``C = F_C(M/‖M‖_F)`` (bracket C1).
 
     Without an outcome both bounds are within ``8e-5·r + 0.002`` of the truth, relative to it, with r = min(m, n): a
@@ -49,6 +51,8 @@ def nuclear_bracket(M: Tensor, *, outcome: Tensor | None = None, schedule: Sched
         outcome: ``F(M/‖M‖_F)`` where a schedule F has been applied already (an optimizer's direction): two more steps
             are then enough, if F is steep (Jordan's, Polar Express).
         schedule: F; without an outcome, the schedule to use instead of Polar Express and two Taylor steps.
+        error: how far the outcome may be from exact steps in the operator norm; None for what full accuracy in its
+            dtype allows.
 
     Example:
         >>> low, high = nuclear_bracket(torch.diag(torch.tensor([3.0, 4.0])))
@@ -70,7 +74,11 @@ def nuclear_bracket(M: Tensor, *, outcome: Tensor | None = None, schedule: Sched
     else:
         F = schedule + POLISH
         C = newton_schulz(outcome.to(X.dtype), POLISH, prescale="none")
-    error = allowed_error(F, torch.float32 if outcome is None else outcome.dtype)
+    if outcome is None or schedule is None:
+        error = allowed_error(F, X.dtype)
+    else:
+        inherited = allowed_error(schedule, outcome.dtype) if error is None else error
+        error = float(POLISH.slope) * inherited + allowed_error(POLISH, X.dtype)
     product = inner(X, C)
     alpha = torch.linalg.vector_norm(X.double(), dim=(-2, -1))
     lower = product / (schedule_error(F, 0.0).s_max + error) * (1 - _ROUNDING)

@@ -55,6 +55,7 @@ class Certificate:
         rounding_allowed: what the orthogonalizer promises for it.
         verdicts: one per statement.
         not_covered: what the optimizer does besides, and the theorems say nothing of.
+        foreign: whether the direction came from elsewhere.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Certificate:
     rounding_allowed: float | None
     verdicts: tuple[Verdict, ...]
     not_covered: tuple[str, ...] = ()
+    foreign: bool = False
 
     @property
     def delta_0(self) -> float:
@@ -109,7 +111,7 @@ class Certificate:
     @property
     def theorem(self) -> str:
         """The strongest statement that holds: "Theorem 4" for the exact polar factor, else the alignment theorem."""
-        held = [v.statement for v in self.verdicts if v.status == "holds"]
+        held = [v.statement for v in self.verdicts if v.status == "holds" and self.status == "holds"]
         return next((s for s in (text.THEOREM_4, text.ALIGNMENT_THEOREM) if s in held), "none")
 
     @property

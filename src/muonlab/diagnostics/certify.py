@@ -106,6 +106,7 @@ class Entry(NamedTuple):
     matrix: Tensor
     orthogonalizer: Orthogonalizer
     step: float = 1.0
+    not_covered: tuple[str, ...] = ()
 
 
 def certify_entries(entries: Sequence[Entry], *, what: str, not_covered: tuple[str, ...] = ()) -> NetworkCertificate:
@@ -114,9 +115,13 @@ def certify_entries(entries: Sequence[Entry], *, what: str, not_covered: tuple[s
         raise ValueError(f"there is nothing to certify, got no {what}: pass at least one matrix")
     entries = _distinct(entries)
     longest = max(entry.step for entry in entries) or 1.0
-    matrices = {e.name: certify_matrix(e.matrix, e.orthogonalizer, name=e.name) for e in entries}
+    matrices = {e.name: _certified(e) for e in entries}
     steps = {e.name: e.step / longest for e in entries}
     return NetworkCertificate(matrices, what, steps, not_covered)
+
+
+def _certified(e: Entry) -> Certificate:
+    return certify_matrix(e.matrix, e.orthogonalizer, name=e.name, not_covered=e.not_covered)
 
 
 def _distinct(entries: Sequence[Entry]) -> list[Entry]:
@@ -135,7 +140,8 @@ def entries_of(name: str, tensor: Tensor, group: Mapping[str, Any]) -> Iterator[
     """Yield the matrices of a parameter's tensor as the options of its group see them."""
     how = from_plain(to_plain(group["orthogonalizer"]))
     for place, (m, n) in places(name, tensor.shape, group):
-        yield Entry(place.name, place.of(tensor), how, step_length(group, m, n) if m and n else 0.0)
+        length = step_length(group, m, n) if m and n else 0.0
+        yield Entry(place.name, place.of(tensor), how, length, tuple(not_covered_by(group)))
 
 
 def not_covered_by(group: Mapping[str, Any]) -> list[str]:

@@ -58,7 +58,8 @@ def _entry(matrix: NamedMatrix, group: Mapping[str, Any] | None, how: Orthogonal
         return Entry(name, matrix.tensor, how)
     m, n = matrix.tensor.shape
     length = step_length(group, m, n) if "lr" in group and "scale" in group else 1.0
-    return Entry(name, matrix.tensor, from_plain(to_plain(group["orthogonalizer"])), length)
+    how = from_plain(to_plain(group["orthogonalizer"]))
+    return Entry(name, matrix.tensor, how, length, tuple(not_covered_by(group)))
 
 
 def report(certificate: NetworkCertificate, found: FileMatrices) -> dict[str, Any]:

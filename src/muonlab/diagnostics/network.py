@@ -95,7 +95,7 @@ class NetworkCertificate:
                 return "every matrix is zero: no step has been taken"
             return "the whole does not descend" if any(self.steps.values()) else "every step has length zero"
         moving = sum(step > 0 for step in self.steps.values()) or len(self)
-        return f"alignment theorem over {moving} matrices: factor {self.factor:.4g}"
+        return f"alignment theorem over {moving} {'matrix' if moving == 1 else 'matrices'}: factor {self.factor:.4g}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can hold; what is not finite becomes None."""

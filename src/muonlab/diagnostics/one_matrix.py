@@ -16,6 +16,7 @@ from muonlab.diagnostics.spectra import (
     Spectrum,
     alignment_of,
     by_definition,
+    factor_of,
     operator_norm,
     polar_distance,
     range_residual,
@@ -28,7 +29,7 @@ from muonlab.optim import NewtonSchulz
 from muonlab.optim.orthogonalizer import Orthogonalizer
 from muonlab.orthogonalize import polar
 from muonlab.orthogonalize.matrices import compute_dtype_for
-from muonlab.orthogonalize.prescale import GRAM_PRESCALES, Prescale
+from muonlab.orthogonalize.prescale import Prescale
 from muonlab.orthogonalize.rounding import allowed_error, steepness
 from muonlab.polynomials import Schedule
 from muonlab.theory import Alignment, alignment_floor, chi, polar_error, residual_after, schedule_error
@@ -36,13 +37,15 @@ from muonlab.theory import Alignment, alignment_floor, chi, polar_error, residua
 _SCHATTEN = {"frobenius": 2, "paper": 2, "none": 2, "schatten4": 4, "schatten8": 8, "spectral": 8}
 """Exponent p with ``Σ s_i^p ≥ 1`` after the prescale, which is all that the floor needs."""
 
-_GRAM_ROOM = 4.0
-"""Prescales that bring many singular values to 1 let rounding reach 2.8 times what is promised (measured)."""
-
 
 @torch.no_grad()
 def certify_matrix(
-    M: Tensor, orthogonalizer: Orthogonalizer, *, outcome: Tensor | None = None, name: str = ""
+    M: Tensor,
+    orthogonalizer: Orthogonalizer,
+    *,
+    outcome: Tensor | None = None,
+    name: str = "",
+    not_covered: tuple[str, ...] = (),
 ) -> Certificate:
     """Certify one matrix under an orthogonalizer, on its own direction or on an outcome from elsewhere."""
     M = M.detach()
@@ -55,7 +58,7 @@ def certify_matrix(
     if outcome is None and schedule is not None and M.numel() and bool(torch.isfinite(M).all()):
         of, expected = by_definition(M, schedule, prescale)
     else:
-        of = spectrum(M)
+        of = spectrum(M, rank_tol=getattr(orthogonalizer, "rank_tol", None))
     response = respond(of, schedule, prescale) if outcome is None else _measured(M, outcome, of, prescale)
     O = orthogonalizer(M) if outcome is None else outcome.detach()
     slack = slack_of(orthogonalizer, M if outcome is None else O, foreign=outcome is not None)
@@ -86,6 +89,8 @@ def certify_matrix(
         rounding=None if expected is None else operator_norm(O.double() - expected),
         rounding_allowed=None if expected is None else slack,
         verdicts=(),
+        not_covered=not_covered,
+        foreign=outcome is not None,
     )
     return dataclasses.replace(certificate, verdicts=decide(certificate, of, schedule, prescale, slack))
 
@@ -106,12 +111,11 @@ def slack_of(how: Orthogonalizer, given: Tensor, *, foreign: bool = False) -> fl
         of_values = 1e-12 if given.dtype == torch.float64 else 1e-8 * min(m, n)  # Gram eigenvalues near zero
         of_svd = 4 * torch.finfo(compute_dtype_for(given, None)).eps * math.sqrt(max(m, n))
         return 16 * torch.finfo(given.dtype).eps + of_svd + of_values
-    room = _GRAM_ROOM if how.prescale in GRAM_PRESCALES else 1.0
     of_the_reference = _of_the_reference(how, min(m, n), max(m, n))
     if foreign:
-        return room * allowed_error(how.schedule, given.dtype) + of_the_reference
+        return allowed_error(how.schedule, given.dtype, prescale=how.prescale) + of_the_reference
     coarser = max((given.dtype, how.dtype_for(given)), key=lambda dtype: torch.finfo(dtype).eps)
-    return room * allowed_error(how.schedule, coarser, how.accuracy) + of_the_reference
+    return allowed_error(how.schedule, coarser, how.accuracy, how.prescale) + of_the_reference
 
 
 def _of_the_reference(how: NewtonSchulz, m: int, n: int) -> float:
@@ -128,9 +132,11 @@ def _measured(M: Tensor, O: Tensor, of: Spectrum, prescale: Prescale) -> Respons
     """Measure on an outcome from elsewhere what :func:`respond` computes; δ_0 is that of the prescale."""
     before = respond(of, Schedule(()), prescale)
     if not (of.finite and bool(torch.isfinite(O).all())):
-        return before._replace(deltas=(before.delta, math.nan), epsilon=math.nan)
+        return before._replace(deltas=(before.delta, math.nan), epsilon=math.nan, chi=math.nan)
     P = polar(M.double(), rank_tol=of.tolerance)
-    return before._replace(deltas=(before.delta, range_residual(O, P)), epsilon=polar_distance(O, P))
+    epsilon = polar_distance(O, P)
+    deltas = (before.delta, range_residual(O, P))
+    return before._replace(deltas=deltas, epsilon=epsilon, chi=factor_of(epsilon))
 
 
 class _Bounds(NamedTuple):

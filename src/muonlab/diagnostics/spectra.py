@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from muonlab.orthogonalize.matrices import check_matrices
 from muonlab.orthogonalize.prescale import PRESCALES, Prescale, to_unit_range, wide_gram
 from muonlab.polynomials import Schedule, taylor
 from muonlab.polynomials.base import Array
-from muonlab.theory import Alignment, polar_error, residual_after
+from muonlab.theory import Alignment, chi, polar_error, residual_after
 
 SpectrumMethod = Literal["auto", "svd", "gram"]
 SPECTRUM_METHODS: tuple[SpectrumMethod, ...] = ("auto", "svd", "gram")
@@ -42,8 +42,8 @@ class Spectrum:
 
     @property
     def finite(self) -> bool:
-        """Whether the matrix was finite."""
-        return bool(np.all(np.isfinite(self.values)))
+        """Whether the matrix was finite, and its norms are."""
+        return math.isfinite(self.nuclear)
 
     @cached_property
     def support(self) -> Array:
@@ -58,7 +58,8 @@ class Spectrum:
     @property
     def nuclear(self) -> float:
         """``‖M‖_*``, the sum."""
-        return float(np.sum(self.values))
+        with np.errstate(over="ignore"):
+            return float(np.sum(self.values))
 
     @property
     def operator(self) -> float:
@@ -154,12 +155,13 @@ class Response(NamedTuple):
     """What an orthogonalizer makes of a spectrum, in exact arithmetic.
 
     ``deltas`` are the residuals δ_0 … δ_q on the range of the matrix, ``epsilon`` is ``‖O - Polar(M)‖_op``,
-    ``frobenius`` is ``‖O‖_F``.
+    ``chi`` is ``1/(1 - ε)``, ``frobenius`` is ``‖O‖_F``.
     """
 
     alpha: float
     deltas: tuple[float, ...]
     epsilon: float
+    chi: float
     descent: float
     gain: float
     frobenius: float
@@ -170,14 +172,14 @@ class Response(NamedTuple):
         return self.deltas[-1]
 
     @property
-    def chi(self) -> float:
-        """``1/(1 - ε)``, infinite from ε = 1 on."""
-        return 1 / (1 - self.epsilon) if self.epsilon < 1 else math.inf
-
-    @property
     def alignment(self) -> float:
         """``ρ/s``; 0 for a zero matrix."""
         return self.descent / self.gain if self.gain else 0.0
+
+
+def factor_of(epsilon: float) -> float:
+    """Return ``χ = 1/(1 - ε)``, infinite from ε = 1 on (Kim & Oh 2026, Corollary 1)."""
+    return 1 / (1 - epsilon) if epsilon < 1 else math.inf
 
 
 def taylor_degree(schedule: Schedule) -> int | None:
@@ -197,37 +199,39 @@ def respond(of: Spectrum, schedule: Schedule | None, prescale: Prescale = "frobe
     spectrum.
     """
     if not of.finite:
-        return Response(math.nan, (math.nan,), math.nan, math.nan, math.nan, math.nan)
+        return Response(math.nan, (math.nan,), *(math.nan,) * 5)
     alpha = of.scale("frobenius" if schedule is None else prescale)
     if not of.rank:
         steps = 1 if schedule is None else schedule.steps
-        return Response(alpha, (0.0,) * (steps + 1), 0.0, 0.0, 0.0, 0.0)
+        return Response(alpha, (0.0,) * (steps + 1), 0.0, 1.0, 0.0, 0.0, 0.0)
     s = of.values / alpha
     scaled = of.support / alpha
     least = min(1.0, float(scaled[-1]))
     if schedule is None:
         F = (of.values > of.tolerance).astype(np.float64)
         deltas: tuple[float, ...] = (residual_after(q=0, sigma_min=least), 0.0)
-        epsilon = 0.0
+        epsilon, factor = 0.0, 1.0
     else:
         with np.errstate(over="ignore", invalid="ignore"):  # without a prescale the steps may diverge
             F = schedule(s)
-            deltas, epsilon = _errors(schedule, scaled, least)
+            deltas, epsilon, factor = _errors(schedule, scaled, least)
     descent = float(np.sum(of.values * F)) / of.nuclear
-    return Response(alpha, deltas, epsilon, descent, float(np.max(np.abs(F))), float(np.linalg.norm(F)))
+    return Response(alpha, deltas, epsilon, factor, descent, float(np.max(np.abs(F))), float(np.linalg.norm(F)))
 
 
-def _errors(schedule: Schedule, scaled: Array, least: float) -> tuple[tuple[float, ...], float]:
-    """Return δ_0 … δ_q and ε_q."""
+def _errors(schedule: Schedule, scaled: Array, least: float) -> tuple[tuple[float, ...], float, float]:
+    """Return δ_0 … δ_q, ε_q and χ_q."""
     kappa = taylor_degree(schedule)
     if kappa is not None and scaled[0] <= 1 + 1e-9:
         deltas = tuple(residual_after(kappa=kappa, q=j, sigma_min=least) for j in range(schedule.steps + 1))
-        return deltas, polar_error(kappa=kappa, q=schedule.steps, sigma_min=least)
+        after: dict[str, Any] = {"kappa": kappa, "q": schedule.steps, "sigma_min": least}
+        return deltas, polar_error(**after), chi(**after)
     F, found = scaled, [float(np.max(np.abs(1 - scaled * scaled)))]
     for p in schedule.polynomials:
         F = p.step(F)
         found.append(float(np.max(np.abs(1 - F * F))))
-    return tuple(found), float(np.max(np.abs(F - 1)))
+    epsilon = float(np.max(np.abs(F - 1)))
+    return tuple(found), epsilon, factor_of(epsilon)
 
 
 # -------------------------------------------------------------------------------------------- measured on matrices

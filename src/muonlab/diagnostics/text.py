@@ -85,8 +85,9 @@ def explain(c: Certificate) -> str:
             f"This {m}x{n} matrix and its direction contradict what can be proved ({wrong}). Another polynomial or "
             f"prescale than the one named does this, or a fault of the computation; nothing is known of training so."
         )
+    subject = "The direction given for" if c.foreign else f"The direction that {c.method} makes of"
     words = [
-        f"The direction that {c.method} makes of this {m}x{n} matrix descends {c.alignment:.1%} as fast as the exact "
+        f"{subject} this {m}x{n} matrix descends {c.alignment:.1%} as fast as the exact "
         f"polar factor of the same length (alignment {c.alignment:.3g}; 1 is exact). The bound on the average gradient "
         f"norm is at most {c.factor:.3g} times that of exact orthogonalization."
     ]
