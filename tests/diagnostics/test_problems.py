@@ -1,0 +1,180 @@
+"""Problems of known constants: each constant is attained, and a smaller one is refuted."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from muonlab.diagnostics.problems import (
+    FAMILIES,
+    NOISES,
+    KnownProblem,
+    bowl,
+    draw_noise,
+    huber,
+    quadratic,
+    random_quadratic,
+    random_wells,
+    scaled_wells,
+    wells,
+)
+from tests.paper import simulation
+
+PROBLEMS = {
+    "wells": random_wells(),
+    "wells, tall": random_wells((5, 3), seed=1),
+    "quadratic": random_quadratic(),
+    "huber": huber(torch.full((3, 4), 2.0, dtype=torch.float64), 0.5),
+    **{name: family(4) for name, family in FAMILIES.items()},
+}
+
+
+def normal(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def generators(count, seed=0):
+    return [torch.Generator().manual_seed(seed + i) for i in range(count)]
+
+
+def stretch(problem, W, V, smooth):
+    """Largest ``‖∇f(W) - ∇f(V)‖/‖W - V‖`` over a batch, in the norms of L or of L_F."""
+    change, step = problem.gradient(W) - problem.gradient(V), W - V
+    if smooth == "L":
+        ratio = torch.linalg.matrix_norm(change, "nuc") / torch.linalg.matrix_norm(step, 2)
+    else:
+        ratio = torch.linalg.matrix_norm(change) / torch.linalg.matrix_norm(step)
+    return float(ratio.max())
+
+
+@pytest.mark.parametrize("smooth", ["L", "L_F"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_no_pair_of_points_stretches_more_than_the_constant_and_one_comes_close(name, smooth):
+    problem = PROBLEMS[name]
+    m, n = problem.start.shape
+    limit = getattr(problem, smooth)
+    probes = [(size * normal(1, 300, m, n), size * normal(2, 300, m, n)) for size in (0.01, 0.3, 1.0, 3.0)]
+    centre = problem.start if name == "quadratic" else torch.zeros(m, n, dtype=torch.float64)
+    if smooth == "L":  # an orthogonal step at the point of largest curvature attains it
+        frames = torch.linalg.qr(normal(3, 300, max(m, n), min(m, n))).Q
+        steps = [frames if m >= n else frames.mT, torch.eye(m, n, dtype=torch.float64)]
+    else:  # so does the steepest direction there, found by power iteration
+        step = normal(3, m, n)
+        for _ in range(200):
+            step = problem.gradient(centre + 1e-4 * step) - problem.gradient(centre - 1e-4 * step)
+            step /= torch.linalg.matrix_norm(step)
+        steps = [step]
+    probes += [(centre + 1e-4 * step, centre - 1e-4 * step) for step in steps]
+    found = max(stretch(problem, W, V, smooth) for W, V in probes)
+    assert found <= limit * (1 + 1e-6)
+    assert found > 0.95 * limit
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_gradient_is_that_of_autograd_and_the_infimum_is_zero(name):
+    problem = PROBLEMS[name]
+    W = normal(5, 7, *problem.start.shape).requires_grad_()
+    values = problem.value(W)
+    assert values.shape == (7,)
+    (automatic,) = torch.autograd.grad(values.sum(), W)
+    torch.testing.assert_close(problem.gradient(W.detach()), automatic, rtol=1e-12, atol=1e-12)
+    assert float(values.detach().min()) > 0
+    path = problem.start.clone()
+    for _ in range(4000):
+        path -= problem.gradient(path) / problem.L_F
+    assert float(problem.value(path)) < 1e-6 * problem.D
+
+
+@pytest.mark.parametrize("name", ["wells", "quadratic", "bowl", "huber"])
+def test_an_independent_twin_in_numpy_has_the_same_values_gradients_and_constants(name):
+    W = normal(6, 3, 5)
+    A, centre = normal(7, 4, 3), normal(8, 3, 5)
+    ours, twin = {
+        "wells": (wells(W), simulation.wells(3)),
+        "quadratic": (quadratic(A, centre, W), simulation.quadratic(A.numpy(), centre.numpy())),
+        "bowl": (quadratic(torch.eye(3, dtype=torch.float64), 0 * centre, W), simulation.bowl(3)),
+        "huber": (huber(W, 0.3), simulation.huber(3, 0.3)),
+    }[name]
+    assert float(ours.value(W)) == pytest.approx(twin.value(W.numpy()), rel=1e-12, abs=0.0)
+    assert np.allclose(ours.gradient(W).numpy(), twin.gradient(W.numpy()), rtol=1e-12, atol=1e-14)
+    for constant in ("L", "L_F"):
+        assert getattr(ours, constant) == pytest.approx(getattr(twin, constant), rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_has_one_l_and_one_d_at_every_rank(name):
+    for r in (1, 2, 5, 16):
+        problem = FAMILIES[name](r)
+        assert (problem.L, problem.D, problem.r) == pytest.approx((4.0, 1.0, r), rel=1e-12, abs=0.0)
+    other = FAMILIES[name](3, L=10.0, D=2.0)
+    assert (other.L, other.D, other.r) == pytest.approx((10.0, 2.0, 3), rel=1e-12, abs=0.0)
+
+
+def test_the_families_span_all_frobenius_constants():
+    harmonic = sum(1 / k for k in range(1, 9))
+    expected = {"scaled_wells": 4 / 8, "bowl": 4 / 8, "decaying": 4 / harmonic, "ravine": 4.0}
+    assert {name: family(8).L_F for name, family in FAMILIES.items()} == pytest.approx(expected, rel=1e-12, abs=0.0)
+
+
+def test_the_bowl_starts_with_the_largest_gradient_that_its_gap_allows():
+    problem = bowl(5, L=3.0, D=2.0)
+    size = float(torch.linalg.matrix_norm(problem.gradient(problem.start), "nuc"))
+    assert size == pytest.approx(math.sqrt(2 * 3.0 * 2.0), rel=1e-12, abs=0.0)
+
+
+# ------------------------------------------------------------------------------------------------------------ noise
+
+
+@pytest.mark.parametrize("kind", NOISES)
+@pytest.mark.parametrize("B", [1, 4])
+def test_noise_has_mean_zero_and_exactly_the_variance_announced(kind, B):
+    problem, count = random_wells((3, 5)).with_noise(2.0, kind), 4000
+    xi = draw_noise(problem, generators(count), B)
+    square = xi.square().sum(dim=(-2, -1))
+    assert float(square.mean()) == pytest.approx(4.0 / B, rel=0.08, abs=0.0)
+    assert float(torch.linalg.matrix_norm(xi.mean(dim=0))) < 4 * 2.0 / math.sqrt(B * count)
+    if kind != "gaussian" and B == 1:
+        assert float(square.min()) == pytest.approx(4.0, rel=1e-12, abs=0.0)
+        assert float(square.max()) == pytest.approx(4.0, rel=1e-12, abs=0.0)
+
+
+def test_two_point_noise_has_the_largest_nuclear_norm_that_its_variance_allows():
+    problem = random_wells((3, 5)).with_noise(2.0, "two_point")
+    nuclear = torch.linalg.matrix_norm(draw_noise(problem, generators(5), 1), "nuc")
+    assert nuclear.tolist() == pytest.approx([2 * math.sqrt(3)] * 5, rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_the_noise_of_a_seed_does_not_depend_on_the_other_seeds(kind):
+    problem = random_wells().with_noise(1.0, kind)
+    together, alone = draw_noise(problem, generators(3), 2), draw_noise(problem, generators(1, seed=2), 2)
+    assert torch.equal(together[2:], alone)
+    assert not torch.equal(together[1], together[2])
+
+
+def test_without_sigma_there_is_no_noise():
+    assert not draw_noise(random_wells(), generators(2), 1).any()
+
+
+# ----------------------------------------------------------------------------------------------------------- errors
+
+
+def test_errors_name_the_rule_the_value_and_the_way_out():
+    good = random_wells()
+    with pytest.raises(ValueError, match=r"one float64 matrix, got shape \(4, 6\) of torch.float32: pass W_0"):
+        wells(good.start.float())
+    with pytest.raises(ValueError, match=r"one float64 matrix, got shape \(2, 4, 6\)"):
+        wells(good.start.repeat(2, 1, 1))
+    with pytest.raises(ValueError, match=r"L_F <= L <= r L_F always holds, got L_F = 1.0, L = 9.0, r = 4"):
+        KnownProblem("x", good.value, good.gradient, good.start, L=9.0, L_F=1.0)
+    with pytest.raises(ValueError, match=r"L_F <= L <= r L_F always holds, got L_F = 3.0, L = 2.0"):
+        KnownProblem("x", good.value, good.gradient, good.start, L=2.0, L_F=3.0)
+    with pytest.raises(ValueError, match=r"noise must be one of 'gaussian'.* got 'cauchy': pick"):
+        good.with_noise(1.0, "cauchy")
+    with pytest.raises(ValueError, match=r"sigma must be a finite number"):
+        good.with_noise(-1.0)
+    with pytest.raises(ValueError, match=r"no taller than wide, got W of shape \(5, 3\): transpose"):
+        quadratic(normal(1, 5, 5), normal(2, 5, 3), normal(3, 5, 3))
+    with pytest.raises(ValueError, match=r"hold less than L/2, got D = 2.0 with L = 4.0: take D < L/2"):
+        scaled_wells(3, L=4.0, D=2.0)
