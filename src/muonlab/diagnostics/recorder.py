@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.optim.optimizer import Optimizer
 
 from muonlab import _checks
 from muonlab.diagnostics import text
-from muonlab.diagnostics.certify import uncovered
+from muonlab.diagnostics.covered_run import CoveredRun
 from muonlab.diagnostics.jsonl import RowFile
 from muonlab.diagnostics.rows import MEASURES, Measure, Row, matrix_row, whole_row
-from muonlab.diagnostics.watch import Seen, Watch, members, muon_of, places
-from muonlab.optim.base import BUFFER
-from muonlab.theory import RunBound, run_bound
-
-_SAME_LENGTH = 1e-6
-"""Relative change of a layer's share of the step up to which it counts as rounding of the learning rates."""
-
-
-class Step(NamedTuple):
-    """What the per-run certificate needs of a step: descent, gain and length η of the whole."""
-
-    descent: float
-    gain: float
-    length: float
+from muonlab.diagnostics.watch import Seen, Watch, muon_of
+from muonlab.theory import RunBound
 
 
 class Recorder:
@@ -48,6 +35,7 @@ class Recorder:
     Attributes:
         rows: the rows, if they go nowhere else.
         last: the rows of the last recorded step.
+        run: the steps so far as the theorem sees them (with ``every=1``).
 
     Example:
         >>> import torch
@@ -81,13 +69,9 @@ class Recorder:
         self.gradients = gradients
         self.rows: list[Row] = []
         self.last: list[Row] = []
-        self.history: list[Step] = []
+        self.run = CoveredRun(optimizer)
         self._current: list[Row] = []
         self._half_done = False
-        self._from_zero: bool | None = None
-        self._layers: list[tuple[str, float]] = []
-        self._momentum: tuple[float, str] | None = None
-        self._broken = ""
         self._began_at = 0
         self._warned = False
         self._file = RowFile(to) if isinstance(to, (str, os.PathLike)) else None
@@ -119,33 +103,20 @@ class Recorder:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed recording needs: plain values."""
-        return {
-            "step": self.step,
-            "from_zero": self._from_zero,
-            "history": [tuple(step) for step in self.history],
-            "layers": self._layers,
-            "momentum": self._momentum,
-            "broken": self._broken,
-        }
+        return {"step": self.step, **self.run.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another recorder stopped; load the optimizer's state as well."""
-        history = [Step(*map(float, step)) for step in state["history"]]
-        layers = [(str(name), float(share)) for name, share in state["layers"]]
+        self.run.load_state_dict(state)
         self._watch.step = self._began_at = _checks.integer("step", state["step"], at_least=0)
-        self._from_zero = None if state["from_zero"] is None else bool(state["from_zero"])
-        self._momentum = None if state["momentum"] is None else (float(state["momentum"][0]), str(state["momentum"][1]))
-        self.history, self._layers, self._broken = history, layers, str(state["broken"])
 
     # ---------------------------------------------------------------------------------------------------- recording
 
     def _before(self) -> None:
         if self._half_done:  # its momenta have moved on already
-            self._break(f"a step failed half-way after step {self.step}")
+            self.run.end(f"a step failed half-way after step {self.step}")
         self._current, self._half_done = [], False
-        if self._from_zero is None:
-            states = [self._watch.muon.state[p].get(BUFFER) for _, p, _ in members(self._watch.muon)]
-            self._from_zero = not any(bool(buffer.any()) for buffer in states if buffer is not None)
+        self.run.begin()
 
     def _see(self, seen: Seen) -> None:
         self._half_done = True
@@ -155,8 +126,8 @@ class Recorder:
     def _after(self, step: int, missing: list[str]) -> None:
         rows, self._current, self._half_done = self._current, [], False
         whole = whole_row(rows)
-        if self._watch.every == 1 and not self._broken:
-            self._remember(rows, whole)
+        if self._watch.every == 1:
+            self.run.add(step, rows, whole)
         rows.append({"event": "whole", "step": step, **whole})
         if missing:
             reason = _why(missing, self._watch.passed_over, whole)
@@ -173,45 +144,9 @@ class Recorder:
         else:
             self.rows += self.last
 
-    def _remember(self, rows: list[Row], whole: Row) -> None:
-        """Keep what the certificate needs of a step, or why there can be none from here on."""
-        layers = sorted((row["name"], row["length"] / whole["length"] if whole["length"] else 0.0) for row in rows)
-        self._layers = self._layers or layers
-        reason = self._why_not_step(layers, whole)
-        if reason:
-            self._break(reason)
-            return
-        # what is measured of the descent may exceed the gain of exact steps by rounding, ‖O‖_op itself it may not
-        gain = max(whole["op_norm"], abs(whole["descent"]))
-        self.history.append(Step(whole["descent"], gain, whole["length"]))
-
-    def _why_not_step(self, layers: list[tuple[str, float]], whole: Row) -> str:
-        """Return why the theorem does not speak of the step just taken; empty if it does."""
-        groups = self._watch.muon.param_groups
-        momenta = {(float(group["momentum"]), str(group["momentum_form"])) for group in groups}
-        self._momentum = self._momentum or next(iter(momenta))
-        pairs = list(zip(layers, self._layers, strict=False))
-        same_names = len(layers) == len(self._layers) and all(now[0] == then[0] for now, then in pairs)
-        same_shares = all(math.isclose(now[1], then[1], rel_tol=_SAME_LENGTH) for now, then in pairs)
-        reasons = {
-            "orthogonalized nothing": not layers,
-            "orthogonalized other matrices than the steps before (gradients were missing)": not same_names,
-            "had the learning rate zero, or skipped every gradient": not whole["length"],
-            "was not finite": not math.isfinite(whole.get("alignment", math.nan)),
-            "had groups that differ in momentum or its form": len(momenta) > 1,
-            "had another momentum than the first, or in another form": momenta != {self._momentum},
-            "changed the relative lengths of the layers' steps, and so the pair of norms": not same_shares,
-            "climbed: maximize": any(group["maximize"] for group in groups),
-            f"is not covered: {', '.join(uncovered(self.optimizer))}": bool(uncovered(self.optimizer)),
-        }
-        return next((f"step {self.step} {reason}" for reason, applies in reasons.items() if applies), "")
-
     def _loaded(self, _: Optimizer) -> None:
         if self.step != self._began_at:
-            self._break("the optimizer's state was loaded during the run: load the recorder's after it")
-
-    def _break(self, reason: str) -> None:
-        self._broken = self._broken or reason
+            self.run.end("the optimizer's state was loaded during the run: load the recorder's after it")
 
     # ----------------------------------------------------------------------------------------------- the certificate
 
@@ -228,34 +163,14 @@ class Recorder:
         Returns:
             A :class:`muonlab.theory.RunBound`; "not_applicable" with its reason where the run is not covered.
         """
-        reason = self._why_not()
-        if reason or self._momentum is None:
-            return RunBound(float("inf"), {}, 1.0, "not_applicable", reason)
-        shapes = [shape for name, p, g in members(self._watch.muon) for _, shape in places(name, p.shape, g)]
-        return run_bound(
-            [step.descent for step in self.history],
-            [step.gain for step in self.history],
-            L=L,
-            D=D,
-            sigma=sigma,
-            r=sum(map(min, shapes)),
-            B=B,
-            eta=[step.length for step in self.history],
-            beta=self._momentum[0],
-            failure=failure,
-        )
-
-    def _why_not(self) -> str:
-        """Return why this run has no certificate; empty if it has one."""
         reasons = {
             f"every = {self._watch.every}: the per-run bound needs every step, pass every=1": self._watch.every != 1,
-            "no step was recorded": not self.step,
-            self._broken: bool(self._broken),
-            f"{len(self.history)} of {self.step} steps were recorded": len(self.history) != self.step,
-            "the momentum was not zero when recording began": not self._from_zero,
             f"measure {self.measure!r} bounds what must be known exactly": self.measure == "bracket",
         }
-        return next((reason for reason, applies in reasons.items() if applies), "")
+        for reason, applies in reasons.items():
+            if applies:
+                return RunBound(float("inf"), {}, 1.0, "not_applicable", reason)
+        return self.run.bound(self.step, L=L, D=D, sigma=sigma, B=B, failure=failure)
 
 
 def _why(missing: list[str], passed_over: list[str], whole: Row) -> str:

@@ -1,0 +1,187 @@
+"""A file of rows: JSON on every line whatever happens, and what was there before stays there."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+from muonlab import Muon
+from muonlab.diagnostics.jsonl import RowFile
+from muonlab.diagnostics.recorder import Recorder
+
+MIB = 1 << 20
+
+
+def strict(path):
+    """Return the rows of a file; NaN and infinity, which are not JSON, are refused."""
+    text = path.read_bytes().decode("ascii")
+    assert text == "" or text.endswith("\n")
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def written(path, *rows):
+    file = RowFile(path)
+    file.write(rows)
+    file.close()
+
+
+def rows_of(count, seed=0):
+    return [{"event": "matrix", "step": seed + i, "name": f"layers.{i}", "value": i / 7} for i in range(count)]
+
+
+# ------------------------------------------------------------------------------------------------------ well-formed
+
+
+def test_every_line_is_json_and_numbers_that_are_not_finite_are_null(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    written(path, {"a": math.nan, "b": [1.5, -math.inf, {"c": math.inf}], "d": "NaN, straße\nü\u2028", "e": None})
+    assert strict(path) == [{"a": None, "b": [1.5, None, {"c": None}], "d": "NaN, straße\nü\u2028", "e": None}]
+
+
+def test_rows_are_on_disk_when_write_returns_and_not_only_at_close(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    file = RowFile(path)
+    file.write(rows_of(3))
+    assert strict(path) == rows_of(3)
+    file.close()
+
+
+def test_a_second_file_on_the_same_path_appends(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    written(path, *rows_of(3))
+    written(path)
+    written(path, *rows_of(2, seed=3))
+    assert strict(path) == rows_of(3) + rows_of(2, seed=3)
+
+
+def test_a_row_that_is_no_json_is_refused_and_leaves_no_half_line(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    file = RowFile(path)
+    file.write(rows_of(1))
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        file.write([*rows_of(1), {"tensor": object()}])
+    file.close()
+    file.close()
+    assert strict(path) == rows_of(1)
+
+
+# ----------------------------------------------------------------------------------------------------- half a line
+
+
+@pytest.mark.parametrize("cut", [1, 2, 10, 30])
+def test_a_half_line_is_dropped_and_whole_ones_stay(tmp_path, cut):
+    path = tmp_path / "rows.jsonl"
+    written(path, *rows_of(3))
+    whole = path.read_bytes()
+    last = len(whole.splitlines(keepends=True)[-1])
+    os.truncate(path, len(whole) - min(cut, last - 1))
+    written(path, *rows_of(1, seed=9))
+    # only the line end was lost: the row is whole, and kept
+    assert strict(path) == rows_of(3)[: 3 if cut == 1 else 2] + rows_of(1, seed=9)
+
+
+def test_a_file_that_is_one_half_line_is_emptied(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"event": "ma')
+    written(path, *rows_of(2))
+    assert strict(path) == rows_of(2)
+
+
+@pytest.mark.parametrize("size", [MIB - 1, MIB, MIB + 1, 3 * MIB + 5])
+def test_a_half_line_of_any_length_is_dropped_after_any_number_of_whole_ones(tmp_path, size):
+    path = tmp_path / "rows.jsonl"
+    many = rows_of(16_000)
+    written(path, *many)
+    assert path.stat().st_size > MIB
+    with path.open("ab") as file:
+        file.write(b'{"name": "' + b"x" * (size - 10))
+    written(path, {"after": 1})
+    assert strict(path) == [*many, {"after": 1}]
+
+
+def test_a_large_file_that_ends_well_keeps_every_byte(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    written(path, *rows_of(16_000))
+    before = path.read_bytes()
+    written(path)
+    assert path.read_bytes() == before
+
+
+TRAINING = """
+import sys, torch
+from muonlab import Muon
+from muonlab.diagnostics.recorder import Recorder
+W = torch.nn.Parameter(torch.eye(3))
+names = [("layer." + "x" * 20000, W)]  # long lines: a kill often falls inside one
+optimizer = Muon(names, lr=0.01)
+recorder = Recorder(optimizer, every=1, to=sys.argv[1])
+while True:
+    W.grad = torch.randn(3, 3)
+    optimizer.step()
+"""
+
+
+def test_a_process_killed_while_writing_leaves_a_file_that_parses_after_resuming(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAINING, str(path)], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not (path.exists() and path.stat().st_size > MIB // 4) and time.monotonic() < deadline:
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    left = path.read_bytes()
+    with path.open("ab") as file:  # where the kill fell between lines, cut one by hand
+        file.write(b'{"event": "matrix", "st' if left.endswith(b"\n") else b"")
+    W = Parameter(torch.eye(3))
+    with Recorder(optimizer := Muon([("W", W)]), every=1, to=path):
+        W.grad = torch.eye(3)
+        optimizer.step()
+    rows = strict(path)
+    assert [row["event"] for row in rows[-2:]] == ["matrix", "whole"]
+    assert rows[-2]["name"] == "W"
+    kept = len(left.splitlines()) - (not left.endswith(b"\n"))
+    assert len(rows) == kept + 2
+    assert [row["step"] for row in rows[:-2]] == [1 + i // 2 for i in range(kept)]
+
+
+# ----------------------------------------------------------------------------------------------------- wrong places
+
+
+def test_a_directory_is_refused_with_a_way_out(tmp_path):
+    with pytest.raises(ValueError, match=r"^a recording is a file, got the directory .+: add a name"):
+        RowFile(tmp_path)
+
+
+def test_a_missing_parent_is_refused_and_not_created(tmp_path):
+    with pytest.raises(ValueError, match=r"^a recording goes into a directory that exists, got .+: create it first"):
+        RowFile(tmp_path / "runs" / "rows.jsonl")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 weights", b"step,loss\n1,2", b"\n", b"[1, 2]"])
+def test_a_file_of_something_else_is_refused_and_keeps_every_byte(tmp_path, content):
+    path = tmp_path / "model.pt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"^a recording goes on with a file of JSON lines, got .+: choose a new name"):
+        RowFile(path)
+    assert path.read_bytes() == content
+
+
+def test_a_path_may_be_text_or_a_path(tmp_path):
+    written(str(tmp_path / "a.jsonl"), *rows_of(1))
+    written(tmp_path / "a.jsonl", *rows_of(1))
+    assert strict(tmp_path / "a.jsonl") == rows_of(1) * 2
