@@ -1200,3 +1200,15 @@ def test_the_oracle_of_these_tests_knows_a_polar_factor():
     O = svd_polar(M)
     assert np.sum(M * O) / nuclear(M) == pytest.approx(1.0)
     assert operator(O) == pytest.approx(1.0)
+
+
+def test_an_exact_polar_factor_with_its_own_rank_tolerance_is_judged_by_that_tolerance():
+    """Half of the singular values are cut off on purpose: the descent is that of the kept ones, and nothing is wrong."""
+    W = Parameter(torch.zeros(6, 8))
+    W.grad = torch.diag_embed(torch.tensor([4.0, 3.0, 2.0, 0.5, 0.4, 0.3]))[:, :6] @ torch.eye(6, 8)
+    optimizer = Muon([W], orthogonalizer=ExactPolar(rank_tol=1.0), momentum=0.0, nesterov=False)
+    with Recorder(optimizer, every=1) as rec:
+        optimizer.step()
+    row = rec.rows[0]
+    assert (row["status"], row["rank"]) == ("holds", 3)
+    assert row["descent"] == pytest.approx(9 / 10.2, rel=1e-5)

@@ -75,3 +75,11 @@ def test_the_table_of_steps_is_the_committed_result():
     slow = report["slow_peers"]
     for peer, factor in slow["speedup_over"].items():
         assert f"{peer} {factor:.0f} ({slow['speedup_over, accuracy half'][peer]:.0f})" in readme
+
+
+def test_the_cost_of_recording_is_the_committed_result():
+    readme = (ROOT / "README.md").read_text()
+    tasks = json.loads((ROOT / "results/recorder.json").read_text())["tasks"]
+    mlp, gpt = (task["overhead_at_the_default_cadence"]["median"] for task in tasks)
+    assert f"It costs {mlp:.1%}".replace("%", " %") + " of the time of an MLP on MNIST" in readme
+    assert f"and {gpt:.1%}".replace("%", " %") + " of a small GPT's" in readme

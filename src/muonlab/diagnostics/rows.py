@@ -59,7 +59,8 @@ def matrix_row(seen: Seen, *, measure: Measure, gradients: bool) -> Row:
     if schedule is not None and bracketed:
         row |= _bracketed(seen, schedule, prescale, slack)
     else:
-        row |= _measured(seen, schedule, prescale, slack, always=measure == "exact")
+        of = spectrum(seen.M, rank_tol=getattr(how, "rank_tol", None))
+        row |= _measured(seen, of, schedule, prescale, slack, always=measure == "exact")
     if gradients and seen.gradient is not None:
         row |= _gradient(seen.gradient, bracketed=measure == "bracket")
     if seen.skipped:
@@ -67,8 +68,9 @@ def matrix_row(seen: Seen, *, measure: Measure, gradients: bool) -> Row:
     return row
 
 
-def _measured(seen: Seen, schedule: Schedule | None, prescale: Prescale, slack: float, *, always: bool) -> Row:
-    of = spectrum(seen.M)
+def _measured(
+    seen: Seen, of: Spectrum, schedule: Schedule | None, prescale: Prescale, slack: float, *, always: bool
+) -> Row:
     expected = respond(of, schedule, prescale)
     descent = float(inner(seen.M, seen.O)) / of.nuclear if of.nuclear else 0.0
     size = float(torch.linalg.vector_norm(seen.O.double()))
@@ -76,7 +78,8 @@ def _measured(seen: Seen, schedule: Schedule | None, prescale: Prescale, slack: 
     gain = expected.gain if as_expected and not always else operator_norm(seen.O)
     floor = floor_of(of, schedule, prescale)
     alignment = descent / gain if gain else 0.0
-    status, reason = _status(of, alignment, floor, slack, as_expected)
+    # an exact factor falls short of its floor by what its rank tolerance drops, which `expected` knows
+    status, reason = _status(of, alignment, None if schedule is None else floor, slack, as_expected)
     return {
         "rank": of.rank,
         "effective_rank": of.effective_rank if of.finite else math.nan,

@@ -1,0 +1,64 @@
+"""The benchmarks of recorder and AutoSteps: they run, and their committed results say what the documentation says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = os.environ.get("MUONLAB_DATA", "")
+needs_data = pytest.mark.skipif(not (Path(DATA) / "mnist").is_dir() or not DATA, reason="MUONLAB_DATA has no mnist/")
+
+
+def run(name):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / name, "--quick"],
+        capture_output=True, encoding="utf-8", timeout=900, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def result(name):
+    return json.loads((ROOT / "results" / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+@needs_data
+def test_the_recorder_benchmark_prints_what_recording_costs():
+    (task,) = run("recorder.py")["tasks"]
+    assert task["matrices"] == 2
+    assert task["overhead_of_every_step"]["spectrum"] > 0.05  # eigenvalues at every step are not free
+    assert task["overhead_at_the_default_cadence"]["median"] < task["overhead_of_every_step"]["spectrum"] / 5
+
+
+@pytest.mark.slow
+@needs_data
+def test_the_autosteps_benchmark_compares_losses_and_costs():
+    (task,) = run("autosteps.py")["tasks"]
+    ways = task["ways"]
+    assert ways["quintic, q = 5"]["flops_over_q5"] == 1.0
+    assert ways["quintic, q = 3"]["flops_over_q5"] < 1 < ways["quintic, q = 7"]["flops_over_q5"]
+    assert all(0 < way["test_loss"]["mean"] < 2.3 for way in ways.values())
+    assert ways["quintic, AutoSteps 0.95"]["changes"]
+
+
+def test_recording_at_the_default_cadence_costs_at_most_five_per_cent_by_the_committed_result():
+    report = result("recorder.json")
+    assert [task["task"] for task in report["tasks"]] == ["mnist-mlp", "small-gpt"]
+    for task in report["tasks"]:
+        assert task["overhead_at_the_default_cadence"]["median"] <= 0.05
+
+
+def test_planned_times_and_choices_keep_their_aims_by_the_committed_result():
+    rows = result("planner.json")["rows"]
+    errors = sorted(abs(row["error"]) for row in rows)
+    assert len(rows) == 10
+    assert (errors[4] + errors[5]) / 2 <= 0.25
+    assert sum(row["slower_than_best"] <= 1.10 for row in rows) >= 9
