@@ -393,10 +393,11 @@ def test_the_benchmark_runs_and_says_how_it_was_started():
         assert row["alignment"] >= report["target_alignment"]
 
 
-def test_the_committed_outcome_is_of_the_shapes_that_the_seed_draws_and_meets_its_aims():
-    report = json.loads((ROOT / "results/planner.json").read_text())
+@pytest.mark.parametrize(("name", "options"), [("planner.json", " --threads 2"), ("planner_one_thread.json", "")])
+def test_the_committed_outcomes_are_of_the_shapes_that_the_seed_draws_and_meet_their_aims(name, options):
+    report = json.loads((ROOT / "results" / name).read_text())
     benchmark = runpy.run_path(str(ROOT / "benchmarks/planner.py"))
-    assert report["command"] == "python benchmarks/planner.py"
+    assert report["command"] == f"python benchmarks/planner.py{options}"
     shapes = [list(shape) for shape in benchmark["drawn"](benchmark["SHAPES"], benchmark["SIDES"])]
     assert [row["shape"] for row in report["rows"]] == shapes
     errors = [abs(row["predicted_ms"] / row["measured_ms"] - 1) for row in report["rows"]]
