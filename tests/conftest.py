@@ -1,6 +1,9 @@
-"""Settings for every test: one torch thread per worker, no buffers left over from the test before."""
+"""Settings for every test: one torch thread per worker, fresh buffers, data where they are needed."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -18,3 +21,15 @@ def _fresh_workspace():
     release()
     yield
     release()
+
+
+def pytest_runtest_setup(item):
+    """Skip a test whose data are not there; with MUONLAB_REQUIRE=data that is a failure."""
+    marker = item.get_closest_marker("data")
+    root = os.environ.get("MUONLAB_DATA", "")
+    if marker is None or (root and (Path(root) / marker.args[0]).is_dir()):
+        return
+    reason = f"MUONLAB_DATA names no folder that has {marker.args[0]}/"
+    if "data" in os.environ.get("MUONLAB_REQUIRE", "").split(","):
+        pytest.fail(f"{reason}, and MUONLAB_REQUIRE asks for it")
+    pytest.skip(reason)

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = os.environ.get("MUONLAB_DATA", "")
-needs_data = pytest.mark.skipif(not (Path(DATA) / "mnist").is_dir() or not DATA, reason="MUONLAB_DATA has no mnist/")
 
 
 def run(name):
@@ -30,7 +28,7 @@ def result(name):
 
 
 @pytest.mark.slow
-@needs_data
+@pytest.mark.data("mnist")
 def test_the_recorder_benchmark_prints_what_recording_costs():
     (task,) = run("recorder.py")["tasks"]
     assert task["matrices"] == 2
@@ -39,7 +37,7 @@ def test_the_recorder_benchmark_prints_what_recording_costs():
 
 
 @pytest.mark.slow
-@needs_data
+@pytest.mark.data("mnist")
 def test_the_autosteps_benchmark_compares_losses_and_costs():
     (task,) = run("autosteps.py")["tasks"]
     ways = task["ways"]

@@ -1203,7 +1203,7 @@ def test_the_oracle_of_these_tests_knows_a_polar_factor():
 
 
 def test_an_exact_polar_factor_with_its_own_rank_tolerance_is_judged_by_that_tolerance():
-    """Half of the singular values are cut off on purpose: the descent is that of the kept ones, and nothing is wrong."""
+    """Half of the singular values are cut off on purpose: the descent is that of the rest, and nothing is wrong."""
     W = Parameter(torch.zeros(6, 8))
     W.grad = torch.diag_embed(torch.tensor([4.0, 3.0, 2.0, 0.5, 0.4, 0.3]))[:, :6] @ torch.eye(6, 8)
     optimizer = Muon([W], orthogonalizer=ExactPolar(rank_tol=1.0), momentum=0.0, nesterov=False)
