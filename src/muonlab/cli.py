@@ -141,7 +141,7 @@ def _answer(command: Rates | Certify | Plan | List | Doctor) -> tuple[dict[str, 
 
         options = dataclasses.asdict(command)
         del options["json"]
-        outcome = certify_file(options.pop("file"), **options)
+        outcome = certify_file(options.pop("file"), **options, progress=console.progress)
         return report(*outcome), lambda _: written(*outcome)
     if isinstance(command, Plan):
         from muonlab.diagnostics import plan

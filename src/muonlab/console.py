@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,13 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def progress(done: int, total: int) -> None:
+    """Show on a terminal how far long work is; elsewhere nothing."""
+    if sys.stderr.isatty():
+        end = "\r" if done + 1 < total else "\r\x1b[K"
+        print(f"{done + 1} of {total} matrices", end=end, file=sys.stderr, flush=True)
 
 
 def shape(text: str) -> tuple[int, int]:

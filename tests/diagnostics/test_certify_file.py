@@ -181,3 +181,12 @@ def test_an_unknown_polynomial_is_refused_by_name(tmp_path, capsys):
     code, _, err = run(capsys, tmp_path / "M.npy", "--polynomial", "nope")
     assert code == 2
     assert "unknown preset 'nope'" in err
+
+
+def test_progress_goes_to_a_terminal_and_nowhere_else(tmp_path, capsys, monkeypatch):
+    np.savez(tmp_path / "three.npz", a=np.eye(3), b=np.eye(4), c=np.eye(5))
+    assert run(capsys, tmp_path / "three.npz")[2] == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    _, out, err = run(capsys, tmp_path / "three.npz")
+    assert [part.strip() for part in err.split("\r") if part.strip()][:3] == [f"{i} of 3 matrices" for i in (1, 2, 3)]
+    assert "of 3 matrices" not in out.splitlines()[0]

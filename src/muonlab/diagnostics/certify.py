@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 from torch import Tensor, nn
@@ -109,19 +109,25 @@ class Entry(NamedTuple):
     not_covered: tuple[str, ...] = ()
 
 
-def certify_entries(entries: Sequence[Entry], *, what: str, not_covered: tuple[str, ...] = ()) -> NetworkCertificate:
-    """Certify named matrices, each under its own orthogonalizer, and the whole."""
+def certify_entries(
+    entries: Sequence[Entry],
+    *,
+    what: str,
+    not_covered: tuple[str, ...] = (),
+    progress: Callable[[int, int], object] | None = None,
+) -> NetworkCertificate:
+    """Certify named matrices, each under its own orthogonalizer, and the whole; progress is told (done, of all)."""
     if not entries:
         raise ValueError(f"there is nothing to certify, got no {what}: pass at least one matrix")
     entries = _distinct(entries)
     longest = max(entry.step for entry in entries) or 1.0
-    matrices = {e.name: _certified(e) for e in entries}
+    matrices = {}
+    for done, e in enumerate(entries):
+        if progress is not None:
+            progress(done, len(entries))
+        matrices[e.name] = certify_matrix(e.matrix, e.orthogonalizer, name=e.name, not_covered=e.not_covered)
     steps = {e.name: e.step / longest for e in entries}
     return NetworkCertificate(matrices, what, steps, not_covered)
-
-
-def _certified(e: Entry) -> Certificate:
-    return certify_matrix(e.matrix, e.orthogonalizer, name=e.name, not_covered=e.not_covered)
 
 
 def _distinct(entries: Sequence[Entry]) -> list[Entry]:

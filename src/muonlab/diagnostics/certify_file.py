@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from muonlab.diagnostics.certify import Entry, certify_entries, not_covered_by
@@ -24,6 +24,7 @@ def certify_file(
     polynomial: str | None = None,
     steps: int | None = None,
     prescale: Prescale | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> tuple[NetworkCertificate, FileMatrices]:
     """Certify the momenta in a checkpoint as its own groups orthogonalize them, or any matrices as asked.
 
@@ -33,6 +34,7 @@ def certify_file(
         polynomial: a preset's name in place of what the groups say; five quintic steps where they say nothing.
         steps: number of steps.
         prescale: how matrices are brought into the unit ball.
+        progress: called with the number of matrices done and of all.
     """
     found = read_matrices(path, weights=weights)
     asked = polynomial is not None or steps is not None or prescale is not None
@@ -48,7 +50,7 @@ def certify_file(
     kinds = {"momentum": "momentum buffers", "weight": "weights", "matrix": "matrices"}
     moving = [matrix for matrix, entry in zip(found.matrices, entries, strict=True) if entry.step] or found.matrices
     what = " and ".join(dict.fromkeys(kinds[matrix.what] for matrix in moving))
-    return certify_entries(entries, what=what, not_covered=tuple(dict.fromkeys(words))), found
+    return certify_entries(entries, what=what, not_covered=tuple(dict.fromkeys(words)), progress=progress), found
 
 
 def _entry(matrix: NamedMatrix, group: Mapping[str, Any] | None, how: Orthogonalizer) -> Entry:

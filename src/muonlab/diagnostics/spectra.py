@@ -251,8 +251,8 @@ def _row_pieces(M: Tensor, O: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def operator_norm(O: Tensor) -> float:
-    """Return ``‖O‖_op`` of one matrix, from float64 singular values; NaN if O is not finite."""
-    values = singular_values(O[None], by_svd=O.dtype == torch.float64)
+    """Return ``‖O‖_op`` of one matrix in float64 (a Gram matrix keeps all digits of the largest); NaN if not finite."""
+    values = singular_values(O[None], by_svd=False)
     return float(values[0, 0]) if values.numel() else 0.0
 
 
