@@ -30,12 +30,17 @@ from muonlab import Muon, MuonWithAux, NewtonSchulz, split_params
 from muonlab.diagnostics import AutoSteps
 from muonlab.optim.orthogonalizer import from_plain
 from muonlab.orthogonalize.segments import plan, segment_flops
-from muonlab.polynomials import taylor
+from muonlab.polynomials import Schedule, taylor
 
 FIXED = {f"quintic, q = {q}": NewtonSchulz(taylor(2), steps=q) for q in (1, 3, 5, 7)}
 FIXED["Polar Express, 5 (default)"] = NewtonSchulz(accuracy="half")
-AUTO = {f"quintic, AutoSteps {a}": (NewtonSchulz(taylor(2), steps=5), a) for a in (0.8, 0.9, 0.95)}
-AUTO |= {f"Polar Express, AutoSteps {a}": (NewtonSchulz(accuracy="half"), a) for a in (0.85, 0.95)}
+QUINTIC, DEFAULT = FIXED["quintic, q = 5"], FIXED["Polar Express, 5 (default)"]
+GENERATED = NewtonSchulz(Schedule.polar_express(ell=0.01, steps=5), accuracy="half")
+AUTO = {f"quintic, AutoSteps {a}": (QUINTIC, a) for a in (0.8, 0.95)}
+AUTO |= {f"Polar Express for [0.01, 1], AutoSteps {a}": (GENERATED, a) for a in (0.75, 0.9)}
+AUTO |= {"Polar Express, AutoSteps 0.95": (DEFAULT, 0.95)}
+FAMILIES = {GENERATED: lambda q: Schedule.polar_express(ell=0.01, steps=q)}
+"""Families that AutoSteps cannot tell from a group's own steps."""
 
 
 def flops_of(muon: Muon) -> float:
@@ -57,7 +62,8 @@ def train(
     split = split_params(model, by="shape")
     opt = MuonWithAux(Muon(split.matrices, orthogonalizer=how), torch.optim.AdamW(split.rest, lr=1e-3))
     schedule = LambdaLR(opt, lambda t: 1 - t / steps)
-    auto = AutoSteps(opt, target, every=every, max_steps=10) if target else None
+    options = {"every": every, "max_steps": 10, "family": FAMILIES.get(how)}
+    auto = AutoSteps(opt, target, **options) if target else None
     stream, cost, last, inside = task.batches(seed), 0.0, [], [0.0]
     opt.muon.register_step_pre_hook(lambda *_: inside.append(-time.perf_counter()))
     opt.muon.register_step_post_hook(lambda *_: inside.append(time.perf_counter()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,11 @@ class Rates:
 
 @dataclass(frozen=True)
 class Certify:
-    """Certificates of the matrices in a file: momenta in an optimizer's checkpoint, weights, or numpy arrays."""
+    """Certificates of the matrices in a file: momenta in an optimizer's checkpoint, weights, or numpy arrays.
+
+    Exit code 0 if the alignment theorem holds for the whole, 1 if it is violated or says nothing, 2 for a file that
+    cannot be read.
+    """
 
     file: Annotated[Positional[str], arg(name="FILE")]
     """A file of torch.save, a .safetensors, a .npy or a .npz; nothing in it is executed."""
@@ -63,7 +68,10 @@ class Certify:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cheapest polynomial, number of steps, prescale and method that reach an alignment on this machine."""
+    """The cheapest polynomial, number of steps, prescale and method that reach an alignment on this machine.
+
+    Exit code 0 if the target is met, 1 if nothing meets it (the best is shown), 2 for a wrong option.
+    """
 
     shape: str
     """Rows and columns, such as 768x3072."""
@@ -74,7 +82,7 @@ class Plan:
     basis: Literal["typical", "floor"] = "typical"
     """On typical spectra, or guaranteed for every matrix of this shape."""
     ell: float | None = None
-    """With --target-epsilon and --basis floor: smallest singular value of the scaled matrix."""
+    """With --target-epsilon and --basis floor: smallest singular value over the Frobenius norm."""
     recalibrate: bool = False
     """Time this machine again instead of using what was kept."""
     json: bool = False
@@ -108,6 +116,10 @@ Command = (
 )
 
 
+NO = ("violated", "not_applicable", "not_met")
+"""Verdicts with which a command ends in exit code 1; errors end in 2."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     command: Rates | Certify | Plan | List | Doctor = tyro.cli(
@@ -122,8 +134,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OverflowError) as error:
         print(f"muonlab: {error}", file=sys.stderr)
         return 2
-    print(text)
-    return 0
+    except (MemoryError, RuntimeError) as error:  # torch says by a RuntimeError that memory is short
+        print(f"muonlab: there is not enough memory for this, got {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1 if report.get("status") in NO else 0
 
 
 def _answer(command: Rates | Certify | Plan | List | Doctor) -> tuple[dict[str, Any], Callable[[dict[str, Any]], str]]:

@@ -295,3 +295,31 @@ def test_another_optimizer_is_refused_with_a_way_out():
 
 def test_a_change_is_a_plain_value():
     assert tuple(Change(1, 0, 5, 3, 0.9, 0.95, True)) == (1, 0, 5, 3, 0.9, 0.95, True)
+
+
+def test_the_prescale_of_the_group_decides_with_how_many_steps():
+    """A flat spectrum is brought to 1 by the Schatten norms of high order, and needs several steps from ‖M‖_F."""
+    M = with_spectrum(24, 40, SPECTRA["mild"], seed=3)
+    numbers = {}
+    for prescale in ("frobenius", "schatten8"):
+        optimizer, _ = muon_on([M], orthogonalizer=NewtonSchulz(taylor(2), steps=5, prescale=prescale))
+        numbers[prescale] = taken(optimizer, target_alignment=0.99).steps[0]
+        reached = {q: alignment(M, Schedule.repeat(taylor(2), q), prescale) for q in range(1, 9)}
+        assert numbers[prescale] == min(q for q, a in reached.items() if a >= 0.99)
+    assert numbers["schatten8"] < numbers["frobenius"]
+
+
+def test_a_change_that_was_planned_and_not_yet_made_survives_a_save():
+    M = with_spectrum(24, 40, SPECTRA["flat"], seed=3)
+    optimizer, _ = muon_on([M])
+    auto = AutoSteps(optimizer)
+    optimizer.step()
+    state = json.loads(json.dumps(auto.state_dict()))
+    resumed_optimizer, _ = muon_on([M])
+    resumed = AutoSteps(resumed_optimizer)
+    resumed_optimizer.load_state_dict(optimizer.state_dict())
+    resumed.load_state_dict(state)
+    resumed.step()
+    auto.step()
+    assert resumed.steps == auto.steps == [1]
+    assert resumed.changes == auto.changes

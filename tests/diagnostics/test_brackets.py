@@ -197,3 +197,18 @@ def test_bad_arguments_are_refused():
         nuclear_bracket(torch.ones(2, 3), outcome=torch.ones(3, 2), schedule=JORDAN)
     with pytest.raises(TypeError, match=r"M must be a torch\.Tensor, got list: use torch\.as_tensor"):
         moment_bracket([[1.0]])
+
+
+def test_the_error_of_an_outcome_is_carried_through_the_polish_and_granted_to_both_bounds():
+    """An outcome that is short by its whole error makes the product small; the upper bound has to make up for it."""
+    F = preset("polar_express").schedule(5, safety="1.01")
+    M = gaussian(24, 40, seed=5)
+    truth, O = float(torch.linalg.svdvals(M.double()).sum()), newton_schulz(M, F)
+    exact = nuclear_bracket(M, outcome=O, schedule=F)
+    for error in (0.01, 0.05, 0.1):
+        widened = nuclear_bracket(M, outcome=O, schedule=F, error=error)
+        assert float(widened.upper) >= float(exact.upper) / (1 - 3.5 * error) * (1 - 1e-3)
+        assert float(widened.lower) <= float(exact.lower)
+        assert float(widened.lower) <= truth <= float(widened.upper)
+    with pytest.raises(ValueError, match=r"error is that of an outcome, got error = 0\.5 without one"):
+        nuclear_bracket(M, error=0.5)

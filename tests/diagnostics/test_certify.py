@@ -475,3 +475,27 @@ def test_a_certificate_is_a_value():
 def test_errors_name_the_rule_the_value_and_the_way_out(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_direction_below_the_floor_is_a_violation():
+    """Along the smallest singular vectors alone a direction descends, and less than any Polar Express steps would."""
+    U, _, Vh = torch.linalg.svd(gaussian(16, 24, seed=4).double(), full_matrices=False)
+    O = (U[:, -2:] @ Vh[-2:]).float()
+    c = certify(gaussian(16, 24, seed=4), "polar_express", outcome=O)
+    assert 0 < c.alignment < c.alignment_floor
+    verdict = {v.statement: v.status for v in c.verdicts}
+    assert verdict["alignment floor"] == "violated"
+    assert c.status == "violated"
+    assert c.theorem == "none"
+
+
+@pytest.mark.parametrize(("prescale", "power"), [("frobenius", 2), ("schatten4", 4), ("schatten8", 8), ("spectral", 8)])
+def test_the_floor_is_that_of_the_prescale(prescale, power):
+    F = Schedule.repeat(taylor(2), 3)
+    c = certify(gaussian(16, 24, seed=4), F, prescale=prescale)
+    assert c.alignment_floor == alignment_floor(F, 16, schatten=power)
+
+
+def test_many_singular_values_at_one_are_no_violation_under_the_spectral_prescale():
+    M = with_spectrum(384, 384, np.r_[np.ones(383), 0.1], seed=0)
+    assert certify(M, "polar_express", prescale="spectral").status == "holds"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -73,7 +75,7 @@ def test_the_table_has_a_line_for_each_matrix_and_a_verdict(trained, tmp_path, c
     for name in ("0.weight", "2.weight"):
         assert any(line.startswith(name) and line.endswith("holds") for line in out.splitlines())
     assert "The whole (momentum buffers): holds." in out
-    assert "Not covered: Nesterov's look-ahead; weight decay." in out
+    assert "Not covered: Nesterov's look-ahead; weight decay; 4 auxiliary parameters (Adam-like)." in out
 
 
 def test_weights_come_only_when_asked_for_are_labelled_and_do_not_count_in_the_whole(trained, tmp_path, capsys):
@@ -190,3 +192,48 @@ def test_progress_goes_to_a_terminal_and_nowhere_else(tmp_path, capsys, monkeypa
     _, out, err = run(capsys, tmp_path / "three.npz")
     assert [part.strip() for part in err.split("\r") if part.strip()][:3] == [f"{i} of 3 matrices" for i in (1, 2, 3)]
     assert "of 3 matrices" not in out.splitlines()[0]
+
+
+def test_options_keep_the_lengths_of_the_steps(trained, tmp_path):
+    _, opt = trained
+    torch.save(opt.state_dict(), tmp_path / "state.pt")
+    kept, changed = (certify_file(tmp_path / "state.pt", steps=steps)[0] for steps in (None, 4))
+    assert kept.steps == changed.steps
+    assert len(set(kept.steps.values())) == 2
+
+
+@pytest.mark.parametrize(
+    ("array", "code"),
+    [(np.eye(3), 0), (np.zeros((3, 4)), 1), (np.full((3, 4), np.nan), 1)],
+    ids=["holds", "zero", "NaN"],
+)
+def test_the_exit_code_is_the_verdict(array, code, tmp_path, capsys):
+    np.save(tmp_path / "M.npy", array)
+    assert run(capsys, tmp_path / "M.npy")[0] == code
+
+
+def test_a_plan_that_is_not_met_ends_in_exit_code_1(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("MUONLAB_CACHE", str(tmp_path))
+    for target, code in (("0.9", 0), ("0.9999999999", 1)):
+        assert main(["plan", "--shape", "8x12", "--target-alignment", target]) == code
+        assert ("not_met" in capsys.readouterr().out) == bool(code)
+
+
+def test_a_lack_of_memory_is_one_line(tmp_path, capsys, monkeypatch):
+    np.save(tmp_path / "M.npy", np.eye(3))
+
+    def short(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory\nmore lines")
+
+    monkeypatch.setattr("muonlab.diagnostics.certify_file.certify_entries", short)
+    code, out, err = run(capsys, tmp_path / "M.npy")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "memory" in err
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path):
+    np.save(tmp_path / "M.npy", np.eye(3))
+    program = f"{sys.executable} -m muonlab certify {tmp_path / 'M.npy'} | true"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr == ""

@@ -961,11 +961,58 @@ def test_without_every_step_there_is_no_certificate():
     assert second.certificate(L=1.0, D=1.0).status == "applies"
 
 
-def test_bounds_in_place_of_measurements_have_no_certificate():
-    p, optimizer = one()
-    rec = Recorder(optimizer, every=1, measure="bracket")
-    steps(optimizer, p, 2)
-    assert "'bracket'" in why_not(rec)
+def test_bounds_in_place_of_measurements_give_a_certificate_that_is_a_little_larger():
+    totals = {}
+    for measure in MEASURES:
+        params, optimizer = layered()
+        rec = Recorder(optimizer, every=1, measure=measure)
+        roll(params, optimizer, 12)
+        bound = rec.certificate(L=3.0, D=2.0, sigma=0.5)
+        assert bound.status == "applies"
+        assert "not clipped" in bound.reason
+        totals[measure] = bound.total
+    assert totals["exact"] <= totals["spectrum"] <= 1.01 * totals["exact"]
+    assert totals["exact"] < totals["bracket"] < 1.3 * totals["exact"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_that_round_the_step_away_have_no_certificate(dtype):
+    """Steps of 1e-3 from a weight of 1 do not move a bfloat16: the gradient stays, whatever a bound would say."""
+    p = Parameter(torch.eye(8, dtype=dtype))
+    optimizer = Muon.paper([p], lr=1e-4, momentum=0.5)
+    rec = Recorder(optimizer, every=1)
+    for _ in range(3):
+        p.grad = p.detach().clone()
+        optimizer.step()
+    assert torch.equal(p.detach(), torch.eye(8, dtype=dtype))
+    assert "half precision" in why_not(rec)
+
+
+def test_the_noise_of_layers_counts_the_ranks_of_all_of_them():
+    params, optimizer = layered()
+    rec = Recorder(optimizer, every=1, measure="exact")
+    roll(params, optimizer, 6)
+    history = rec.run.history
+    options = {"L": 3.0, "D": 2.0, "sigma": 0.5, "B": 4}
+    by_hand = run_bound(
+        [step.descent for step in history], [step.gain for step in history], **options,
+        r=sum(min(p.shape) for p in params.values()), eta=[step.length for step in history],
+        beta=optimizer.param_groups[0]["momentum"],
+    )  # fmt: skip
+    assert rec.certificate(**options).total == pytest.approx(by_hand.total, rel=1e-12)
+
+
+def test_a_layer_that_does_not_move_is_no_part_of_the_whole():
+    still, moving = (Parameter(torch.randn(6, 8, generator=torch.Generator().manual_seed(i))) for i in range(2))
+    groups = [{"params": [still], "lr": 0.0, "orthogonalizer": NewtonSchulz("jordan")}, {"params": [moving]}]
+    optimizer = Muon(groups, lr=0.1, orthogonalizer=NewtonSchulz(taylor(2), steps=6))
+    rec = Recorder(optimizer, every=1)
+    for p in (still, moving):
+        p.grad = p.detach().clone()
+    optimizer.step()
+    alignments = {row["name"]: row["alignment"] for row in matrices(rec)}
+    assert event(rec, "whole")["alignment"] == pytest.approx(alignments["group 1, parameter 0"], rel=1e-9)
+    assert alignments["group 0, parameter 0"] < 0.95
 
 
 def test_auxiliary_parameters_have_no_certificate():

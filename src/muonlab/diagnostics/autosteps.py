@@ -102,7 +102,7 @@ class AutoSteps:
         self.changes: list[Change] = []
         self._family = family
         self._spectra: dict[int, list[Spectrum]] = {}
-        self._ready: dict[int, list[Spectrum]] = {}
+        self._planned: list[Change] = []
         adjustable = [how for how in map(_orthogonalizer, muon_of(optimizer).param_groups) if how is not None]
         if not adjustable:
             raise ValueError("AutoSteps needs a group with Newton-Schulz steps, got exact polar factors only")
@@ -123,18 +123,22 @@ class AutoSteps:
 
     def step(self) -> None:
         """Set the numbers of steps that the last spectra ask for; call it after each ``optimizer.step()``."""
-        ready, self._ready = self._ready, {}
-        for g, found in ready.items():
-            self._replan(g, found)
+        planned, self._planned = self._planned, []
+        for change in planned:
+            self._set(change)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain values; the numbers of steps themselves are in the optimizer's own state."""
-        return {"step": self._watch.step, "changes": [tuple(change) for change in self.changes]}
+        """Return plain values; the numbers of steps that were set are in the optimizer's own state."""
+        return {
+            "step": self._watch.step,
+            "changes": [tuple(change) for change in self.changes],
+            "planned": [tuple(change) for change in self._planned],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another one stopped."""
         self._watch.step = _checks.integer("step", state["step"], at_least=0)
-        self.changes = [Change(*change) for change in state["changes"]]
+        self.changes, self._planned = ([Change(*change) for change in state[key]] for key in ("changes", "planned"))
 
     # ----------------------------------------------------------------------------------------------------- planning
 
@@ -145,31 +149,34 @@ class AutoSteps:
             self._spectra.setdefault(g, []).append(of)
 
     def _after(self, step: int, missing: list[str]) -> None:  # noqa: ARG002
-        self._ready, self._spectra = self._spectra, {}
+        found, self._spectra = self._spectra, {}
+        changes = [self._plan(g, spectra) for g, spectra in found.items()]
+        self._planned = [change for change in changes if change is not None]
 
-    def _replan(self, g: int, found: list[Spectrum]) -> None:
-        group = self._watch.muon.param_groups[g]
-        how = _orthogonalizer(group)
+    def _plan(self, g: int, found: list[Spectrum]) -> Change | None:
+        """Return the change that the spectra of a group ask for, if any."""
+        how = _orthogonalizer(self._watch.muon.param_groups[g])
         if how is None:
-            return
+            return None
         now = how.schedule.steps
         reached = {q: worst_alignment(found, schedule, how) for q, schedule in self._choices(how).items()}
         enough = [q for q, alignment in reached.items() if alignment >= self.target_alignment]
         q = enough[0] if enough else max(reached, key=lambda q: (reached[q], -q))
         if q == now:
-            return
+            return None
         before = worst_alignment(found, how.schedule, how)
-        change = Change(self._watch.step, g, now, q, before, reached[q], bool(enough))
+        return Change(self._watch.step, g, now, q, before, reached[q], bool(enough))
+
+    def _set(self, change: Change) -> None:
+        group = self._watch.muon.param_groups[change.group]
+        how = _orthogonalizer(group)
+        if how is None:  # replaced by hand meanwhile
+            return
         options: dict[str, Any] = {"prescale": how.prescale, "compute_dtype": how.compute_dtype}
         options |= {"method": how.method, "accuracy": how.accuracy}
-        group["orthogonalizer"] = NewtonSchulz(self._choices(how)[q], **options).plain()
+        group["orthogonalizer"] = NewtonSchulz(self._choices(how)[change.after], **options).plain()
         self.changes.append(change)
-        _log.info(
-            "step %d: group %d from %d to %d steps (alignment %.3f to %.3f)",
-            *change[:4],
-            before,
-            change.alignment_after,
-        )
+        _log.info("step %d: group %d from %d to %d steps (alignment %.3f to %.3f)", *change[:6])
 
     def _choices(self, how: NewtonSchulz) -> dict[int, Schedule]:
         """Return the schedules to choose from, fewest steps first; those that would diverge are left out."""

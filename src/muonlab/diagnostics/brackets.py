@@ -60,6 +60,8 @@ def nuclear_bracket(
         tensor(True)
     """
     check_matrices(M)
+    if outcome is None and error is not None:
+        raise ValueError(f"error is that of an outcome, got error = {error} without one: pass outcome= too")
     if outcome is not None and outcome.shape != M.shape:
         shapes = f"{tuple(outcome.shape)} for {tuple(M.shape)}"
         raise ValueError(f"outcome must have the shape of M, got {shapes}: pass what was made of M")

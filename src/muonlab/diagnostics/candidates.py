@@ -65,7 +65,7 @@ def typical_spectra(m: int, n: int) -> dict[str, Array]:
 
     ``gaussian``: a batch of noise. ``decaying``: ``1/k``. ``decaying gaussian``: a Gaussian matrix whose columns decay
     as 1/k, by the product of both, which has the right determinant; its smallest values are far smaller. The worst of
-    the two decaying ones is close to, and mostly below, what such matrices measure.
+    the two decaying ones is close to what such matrices measure.
     """
     gaussian, k = gaussian_spectrum(m, n), np.arange(1.0, min(m, n) + 1)
     return {"gaussian": gaussian, "decaying": 1 / k, "decaying gaussian": gaussian / k}

@@ -180,14 +180,22 @@ def _of_optimizer(optimizer: Optimizer) -> NetworkCertificate:
 def _of_gradients(model: nn.Module, how: NewtonSchulz) -> NetworkCertificate:
     """Certify gradients: the momentum of a first step."""
     entries: list[Entry] = []
-    for group in split_params(model).matrices:
+    split, without = split_params(model), 0
+    for group in split.matrices:
         options = {**group, "orthogonalizer": how, "lr": 1.0, "scale": "none"}
         for name, p in group["params"]:
-            if p.grad is not None:
+            if p.grad is None:
+                without += 1
+            else:
                 entries += entries_of(name, p.grad, options)
     if not entries:
         raise ValueError(
             "a model is certified by the gradients of its hidden matrices, got none: call loss.backward() first, or "
             "pass the optimizer to certify its momenta"
         )
-    return certify_entries(entries, what="gradients")
+    others = sum(len(group["params"]) for group in split.rest)
+    words = {
+        f"{others} parameters that are no hidden matrices": others,
+        f"{without} matrices without a gradient": without,
+    }
+    return certify_entries(entries, what="gradients", not_covered=tuple(w for w, count in words.items() if count))

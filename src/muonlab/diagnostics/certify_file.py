@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from muonlab.diagnostics.certify import Entry, certify_entries, not_covered_by
@@ -40,11 +40,14 @@ def certify_file(
     asked = polynomial is not None or steps is not None or prescale is not None
     given = DEFAULT_POLYNOMIAL if polynomial is None else polynomial
     how = NewtonSchulz(given, steps=steps, prescale=prescale or "frobenius", compute_dtype=None)
-    entries = [_entry(matrix, None if asked else matrix.group, how) for matrix in found.matrices]
+    entries = [_entry(matrix, how, asked) for matrix in found.matrices]
     if any(matrix.what != "weight" for matrix in found.matrices):  # beside momenta, weights are no part of the whole
         pairs = zip(found.matrices, entries, strict=True)
         entries = [entry._replace(step=0.0) if matrix.what == "weight" else entry for matrix, entry in pairs]
     words = [word for matrix in found.matrices if matrix.group for word in not_covered_by(matrix.group)]
+    auxiliary = sum("Adam-like" in why for _, why in found.skipped)
+    if auxiliary:
+        words.append(f"{auxiliary} auxiliary parameters (Adam-like)")
     if any(matrix.what == "weight" for matrix in found.matrices):
         words.append("weights: the theorems speak of momenta")
     kinds = {"momentum": "momentum buffers", "weight": "weights", "matrix": "matrices"}
@@ -53,14 +56,15 @@ def certify_file(
     return certify_entries(entries, what=what, not_covered=tuple(dict.fromkeys(words)), progress=progress), found
 
 
-def _entry(matrix: NamedMatrix, group: Mapping[str, Any] | None, how: Orthogonalizer) -> Entry:
-    """Return a matrix with the orthogonalizer and step length of its group, where the group is a Muon's."""
+def _entry(matrix: NamedMatrix, how: Orthogonalizer, asked: bool) -> Entry:
+    """Return a matrix with the step length of its group, and its orthogonalizer unless another was asked for."""
+    group = matrix.group
     name = f"{matrix.name} (weight)" if matrix.what == "weight" else matrix.name
     if not group or "orthogonalizer" not in group:
         return Entry(name, matrix.tensor, how)
     m, n = matrix.tensor.shape
     length = step_length(group, m, n) if "lr" in group and "scale" in group else 1.0
-    how = from_plain(to_plain(group["orthogonalizer"]))
+    how = how if asked else from_plain(to_plain(group["orthogonalizer"]))
     return Entry(name, matrix.tensor, how, length, tuple(not_covered_by(group)))
 
 

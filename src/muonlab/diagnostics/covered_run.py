@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch.optim.optimizer import Optimizer
 
 from muonlab.diagnostics.certify import uncovered
@@ -30,6 +31,8 @@ class CoveredRun:
     """The steps of a run from zero momentum, and the first reason for which the theorem ceased to cover it.
 
     It covers steps of one momentum on the same matrices, whose lengths keep their ratios (they make the pair of norms).
+    What cannot be seen from here is the caller's to know: that gradients are unbiased and not clipped, that nothing
+    else moves the weights, and that steps are not so short that the weights round them away.
 
     Attributes:
         history: the steps.
@@ -84,7 +87,7 @@ class CoveredRun:
             self.end(f"step {number} {reason}")
             return
         # what is measured of the descent may exceed the gain of exact steps by rounding, ‖O‖_op itself it may not
-        gain = max(whole["op_norm"], abs(whole["descent"]))
+        gain = max(whole["op_norm"] + whole["rounding"], abs(whole["descent"]))
         self.history.append(Step(whole["descent"], gain, whole["length"]))
 
     def _why_not(self, layers: Sequence[tuple[str, float]], whole: Row) -> str:
@@ -104,6 +107,9 @@ class CoveredRun:
             "had another momentum than the first, or in another form": momenta != {self._momentum},
             "changed the relative lengths of the layers' steps, and so the pair of norms": not same_shares,
             "climbed: maximize": any(group["maximize"] for group in groups),
+            "moved weights of half precision, which round it away": any(
+                torch.finfo(p.dtype).bits < 32 for group in groups for p in group["params"]
+            ),
             f"is not covered: {', '.join(uncovered(self.optimizer))}": bool(uncovered(self.optimizer)),
         }
         return next((reason for reason, applies in reasons.items() if applies), "")
@@ -121,7 +127,7 @@ class CoveredRun:
             return RunBound(math.inf, {}, 1.0, "not_applicable", reason)
         muon = muon_of(self.optimizer)
         shapes = [shape for name, p, group in members(muon) for _, shape in places(name, p.shape, group)]
-        return run_bound(
+        bound = run_bound(
             [step.descent for step in self.history],
             [step.gain for step in self.history],
             L=L,
@@ -133,3 +139,4 @@ class CoveredRun:
             beta=self._momentum[0],
             failure=failure,
         )
+        return bound._replace(reason=f"{bound.reason}; for unbiased gradients that were not clipped")

@@ -29,13 +29,10 @@ from muonlab.optim import NewtonSchulz
 from muonlab.optim.orthogonalizer import Orthogonalizer
 from muonlab.orthogonalize import polar
 from muonlab.orthogonalize.matrices import compute_dtype_for
-from muonlab.orthogonalize.prescale import Prescale
+from muonlab.orthogonalize.prescale import SCHATTEN, Prescale
 from muonlab.orthogonalize.rounding import allowed_error, steepness
 from muonlab.polynomials import Schedule
 from muonlab.theory import Alignment, alignment_floor, chi, polar_error, residual_after, schedule_error
-
-_SCHATTEN = {"frobenius": 2, "paper": 2, "none": 2, "schatten4": 4, "schatten8": 8, "spectral": 8}
-"""Exponent p with ``Σ s_i^p ≥ 1`` after the prescale, which is all that the floor needs."""
 
 
 @torch.no_grad()
@@ -166,4 +163,4 @@ def floor_of(of: Spectrum, schedule: Schedule | None, prescale: Prescale) -> flo
     unscaled = prescale == "none" or (prescale == "paper" and of.frobenius < 1)
     if unscaled and (of.frobenius < 1 or of.operator > 1):
         return None
-    return alignment_floor(schedule, min(of.shape), schatten=_SCHATTEN[prescale])
+    return alignment_floor(schedule, min(of.shape), schatten=SCHATTEN[prescale])

@@ -54,10 +54,12 @@ class Plan:
         schedule: the step polynomials.
         prescale: ``"frobenius"``, ``"schatten4"``, ``"schatten8"`` or ``"spectral"``.
         method: ``"standard"`` or ``"gram"``.
-        accuracy: ``"full"``, or ``"half"``; its error of 2⁻⁸ is in alignment, floor and ε, as is a unit of rounding.
-        alignment: the typical value, the worst over the spectra.
-        floor: guaranteed for every matrix of rank up to min(m, n); for ``"spectral"`` that of Schatten-8, below it.
-        epsilon: largest ``|F - 1|`` over the spectra, or guaranteed on [ell, 1] where ``ell`` was given.
+        accuracy: ``"full"``, or ``"half"``.
+        alignment: the typical value, the worst over the spectra, less one unit of rounding and 2⁻⁸ for ``"half"``.
+        floor: guaranteed for every matrix of rank up to min(m, n), all rounding that the orthogonalizer is allowed
+            taken off; for ``"spectral"`` that of Schatten-8, below it.
+        epsilon: largest ``|F - 1|`` over the spectra, or guaranteed on [ell, 1] where ``ell`` was given, with that
+            rounding added.
         seconds: predicted for one matrix from the calibration.
         flops: operations by ``segment_flops``, mirrored products as three quarters; scaling is not counted.
         frontier: rows from cheap to good, none both slower and worse aligned than another candidate; times that differ
@@ -203,10 +205,10 @@ def plan(
         target_epsilon: largest polar error ``max |F - 1|``.
         basis: ``"typical"``: reached on every spectrum of ``typical_spectra``, or on ``spectrum``; ``"floor"``:
             guaranteed for every matrix of this shape, or for ``target_epsilon`` on [ell, 1].
-        ell: smallest singular value of the scaled matrix; needed for ``target_epsilon`` with basis ``"floor"``, only.
+        ell: smallest singular value over the Frobenius norm, ``σ_min/‖M‖_F`` (other prescales divide by less); needed
+            for ``target_epsilon`` with basis ``"floor"``, only.
         spectrum: your singular values (any scale), or a matrix, in the place of the typical spectra.
-        accuracy: ``"full"`` or ``"half"`` only; None tries both. For rounding, all numbers are lowered by one unit in
-            the last place of ``dtype``, and by 2⁻⁸ with ``"half"``; steep schedules in half precision lose more.
+        accuracy: ``"full"`` or ``"half"`` only; None tries both.
         dtype: what the products are computed in.
         device: where.
         calibration: measured seconds to use as they are.
@@ -274,10 +276,10 @@ def _plan(
     choice = choice or search.best()
     row = _row(search, choice)
     values = {"alignment": row.floor if target.basis == "floor" else row.alignment, "epsilon": row.epsilon}
-    where = f"on singular values in [{target.ell:g}, 1]" if target.ell else f"for every {m}x{n} matrix"
+    where = f"where σ_min is at least {target.ell:g} ‖M‖_F" if target.ell else f"for every {m}x{n} matrix"
     where = where if target.basis == "floor" else "on the typical spectra" if sigma is None else "on the spectrum given"
-    asked = f"{target.kind} {'at least' if target.kind == 'alignment' else 'at most'} {target.value:g} {where}"
-    reached = f"{values[target.kind]:.6g}"
+    asked = f"{target.kind} {'at least' if target.kind == 'alignment' else 'at most'} {target.value:.10g} {where}"
+    reached = f"{values[target.kind]:.10g}"
     reason = f"{asked}: {'the cheapest candidate has' if met else 'no candidate reaches it, the best has'} {reached}"
     fields = {name: value for name, value in asdict(row).items() if name not in ("schedule", "steps")}
     frontier = tuple(_row(search, option) for option in search.frontier(choice))

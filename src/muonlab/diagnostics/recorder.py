@@ -153,6 +153,9 @@ class Recorder:
     def certificate(self, *, L: float, D: float, sigma: float = 0.0, B: int = 1, failure: float = 0.05) -> RunBound:
         """Bound the weighted average of the gradient norms of this very run (alignment theorem, per run).
 
+        It stands on what cannot be seen from here: gradients are unbiased and not clipped, nothing else moves the
+        weights. ``measure="bracket"`` serves too, at a slightly larger bound: it needs a lower ρ and an upper s only.
+
         Args:
             L: smoothness constant for the pair of norms of :class:`NetworkCertificate`.
             D: ``f(W_0) - f*``, or ``f(W_0) - f(W_T)`` where that is known.
@@ -163,13 +166,9 @@ class Recorder:
         Returns:
             A :class:`muonlab.theory.RunBound`; "not_applicable" with its reason where the run is not covered.
         """
-        reasons = {
-            f"every = {self._watch.every}: the per-run bound needs every step, pass every=1": self._watch.every != 1,
-            f"measure {self.measure!r} bounds what must be known exactly": self.measure == "bracket",
-        }
-        for reason, applies in reasons.items():
-            if applies:
-                return RunBound(float("inf"), {}, 1.0, "not_applicable", reason)
+        if self._watch.every != 1:
+            reason = f"every = {self._watch.every}: the per-run bound needs every step, pass every=1"
+            return RunBound(float("inf"), {}, 1.0, "not_applicable", reason)
         return self.run.bound(self.step, L=L, D=D, sigma=sigma, B=B, failure=failure)
 
 

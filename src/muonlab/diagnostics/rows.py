@@ -89,6 +89,7 @@ def _measured(
         "chi": expected.chi,
         "descent": descent,
         "op_norm": gain,
+        "rounding": 0.0 if always or not as_expected else slack,
         "alignment": alignment,
         "alignment_floor": floor,
         "nuclear": of.nuclear,
@@ -143,6 +144,7 @@ def _bracketed(seen: Seen, schedule: Schedule, prescale: Prescale, slack: float)
     return {
         "descent": 0.0 if zero else descent,
         "op_norm": 0.0 if zero and not wrong else gain,
+        "rounding": 0.0,
         "alignment": alignment,
         "nuclear": float(nuclear.upper),
         "nuclear_lower": float(nuclear.lower),
@@ -166,29 +168,31 @@ def _gradient(gradient: Tensor, *, bracketed: bool) -> Row:
 
 
 def whole_row(rows: Sequence[Row]) -> Row:
-    """Combine the matrices of a step under the dual pair of the network (see :class:`NetworkCertificate`)."""
-    longest = max((row["length"] for row in rows), default=0.0)
-    if not rows or not longest:
+    """Combine the matrices of a step that move under the dual pair of the network (:class:`NetworkCertificate`)."""
+    moving = [row for row in rows if row["length"] > 0]
+    longest = max((row["length"] for row in moving), default=0.0)
+    if not moving:
         return {"matrices": len(rows), "length": longest, "status": "not_applicable", "reason": "nothing moved"}
-    share = [row["length"] / longest for row in rows]
-    finite = all(math.isfinite(row[name]) for row in rows for name in ("alignment", "nuclear", "op_norm"))
+    shares = [(row["length"] / longest, row) for row in moving]
+    finite = all(math.isfinite(row[name]) for row in moving for name in ("alignment", "nuclear", "op_norm"))
     descent = gain = alignment = math.nan
     if finite:
         descent, gain, alignment = network_alignment(
-            [c * row["descent"] * row["nuclear"] for c, row in zip(share, rows, strict=True)],
-            [c * row["nuclear"] for c, row in zip(share, rows, strict=True)],
-            [row["op_norm"] for row in rows],
+            [c * row["descent"] * row["nuclear"] for c, row in shares],
+            [c * row["nuclear"] for c, row in shares],
+            [row["op_norm"] for row in moving],
         )
     statuses = {row["status"] for row in rows}
-    gradients = [c * row["gradient_nuclear"] for c, row in zip(share, rows, strict=True) if "gradient_nuclear" in row]
+    gradients = [c * row["gradient_nuclear"] for c, row in shares if "gradient_nuclear" in row]
     return {
         "matrices": len(rows),
         "length": longest,
         "descent": descent,
         "op_norm": gain,
+        "rounding": max(row["rounding"] for row in moving),
         "alignment": alignment,
-        "nuclear": math.fsum(c * row["nuclear"] for c, row in zip(share, rows, strict=True)) if finite else math.nan,
-        "gradient_nuclear": math.fsum(gradients) if len(gradients) == len(rows) else None,
+        "nuclear": math.fsum(c * row["nuclear"] for c, row in shares) if finite else math.nan,
+        "gradient_nuclear": math.fsum(gradients) if len(gradients) == len(moving) else None,
         "status": "violated" if "violated" in statuses else "holds" if alignment > 0 else "not_applicable",
         "reason": f"{sum(row['status'] == 'holds' for row in rows)} of {len(rows)} matrices hold",
     }

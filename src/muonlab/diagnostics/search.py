@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +15,8 @@ from muonlab import _checks
 from muonlab.diagnostics.calibration import PRESCALES, Calibration, Segments
 from muonlab.diagnostics.candidates import Start, judged, spike_bound, start_of
 from muonlab.orthogonalize import as_schedule
-from muonlab.orthogonalize.prescale import Prescale
+from muonlab.orthogonalize.prescale import SCHATTEN, Prescale
+from muonlab.orthogonalize.rounding import allowed_error
 from muonlab.orthogonalize.segments import HALF_ACCURACY, Accuracy, Method, segment_flops
 from muonlab.orthogonalize.segments import plan as segments_of
 from muonlab.polynomials import Schedule
@@ -59,7 +61,7 @@ def checked_target(alignment: float | None, epsilon: float | None, basis: Basis,
     if guaranteed_error and ell is None:
         raise ValueError(
             "target_epsilon with basis='floor' is guaranteed on [ell, 1] and needs ell, got ell = None: "
-            "pass the smallest singular value of the scaled matrix, for example ell=1e-3"
+            "pass the smallest singular value over the Frobenius norm, for example ell=1e-3"
         )
     if ell is not None and not guaranteed_error:
         raise ValueError(f"ell is used for target_epsilon with basis='floor' only, got ell = {ell!r}: leave it out")
@@ -182,10 +184,10 @@ class Search:
         return spike_bound(entry.schedule, self._m, _POWERS[entry.prescale]) >= self._target.value
 
     def _reaches(self, option: Option) -> bool:
-        if self._target.basis == "typical":
-            return _admissible(option.schedule, self._dtype)
         if self._target.kind == "epsilon":
             return _admissible(option.schedule, self._dtype) and self.epsilon(option) <= self._target.value
+        if self._target.basis == "typical":
+            return _admissible(option.schedule, self._dtype)
         return _admissible(option.schedule, self._dtype) and self.floor(option) >= self._target.value
 
     def best(self) -> Option:
@@ -193,13 +195,15 @@ class Search:
         by_alignment = self._target.kind == "alignment"
         ranked = sorted(self._entries, key=lambda entry: -entry.alignment if by_alignment else entry.epsilon)
         allowed = (entry for entry in ranked if _admissible(entry.schedule, self._dtype))
-        if self._target.basis == "typical" or not by_alignment:
+        if not by_alignment:
+            near = [self._fastest(entry) for entry in islice(allowed, _BOUNDS_TRIED)]
+            return min(near, key=lambda option: (self.epsilon(option), option.seconds))
+        if self._target.basis == "typical":
             return self._fastest(next(allowed))
-        bounds = [
-            (-spike_bound(entry.schedule, self._m, _POWERS[entry.prescale]), rank, entry)
-            for rank, entry in enumerate(ranked[:_BOUNDS_TRIED])
-            if _admissible(entry.schedule, self._dtype)
-        ]
+        bounds = []
+        for rank, entry in enumerate(islice(allowed, _BOUNDS_TRIED)):
+            rounding = allowed_error(entry.schedule, self._dtype, prescale=entry.prescale)
+            bounds.append((2 * rounding - spike_bound(entry.schedule, self._m, _POWERS[entry.prescale]), rank, entry))
         tried = [self._fastest(entry) for _, _, entry in sorted(bounds)[:_FLOORS_TRIED]]
         return max(tried, key=lambda option: (self.floor(option), -option.seconds))
 
@@ -246,16 +250,18 @@ class Search:
 
         With the operator norm ``Σ s_i⁸ ≥ 1``, up to rounding, so what holds for Schatten-8 holds there too.
         """
-        power = {"frobenius": 2, "schatten4": 4}.get(option.prescale, 8)
-        floor = alignment_floor(option.schedule, self._m, schatten=power)
-        share = option.slack / schedule_error(option.schedule, 0.0).s_max
+        floor = alignment_floor(option.schedule, self._m, schatten=SCHATTEN[option.prescale])
+        share = self._allowed(option) / schedule_error(option.schedule, 0.0).s_max
         return max(0.0, (floor - share) / (1 + share))
 
     def epsilon(self, option: Option) -> float:
-        """Return the error on the spectra, or guaranteed on the target's interval."""
+        """Return the error on the spectra, or guaranteed on the target's interval; with all rounding allowed for."""
         if self._target.ell is None:
-            return option.epsilon
-        return schedule_error(option.schedule, self._target.ell).epsilon + option.slack
+            return option.epsilon - option.slack + self._allowed(option)
+        return schedule_error(option.schedule, self._target.ell).epsilon + self._allowed(option)
+
+    def _allowed(self, option: Option) -> float:
+        return allowed_error(option.schedule, self._dtype, option.accuracy, option.prescale)
 
     def flops(self, option: Option) -> float:
         """Return the operations of the steps, mirrored products counted as three quarters."""

@@ -88,8 +88,8 @@ def explain(c: Certificate) -> str:
     subject = "The direction given for" if c.foreign else f"The direction that {c.method} makes of"
     words = [
         f"{subject} this {m}x{n} matrix descends {c.alignment:.1%} as fast as the exact "
-        f"polar factor of the same length (alignment {c.alignment:.3g}; 1 is exact). The bound on the average gradient "
-        f"norm is at most {c.factor:.3g} times that of exact orthogonalization."
+        f"polar factor of the same length (alignment {c.alignment:.3g}; 1 is exact). If every step were aligned like "
+        f"this one, the bound on the average gradient norm would be at most {c.factor:.3g} times that of the exact one."
     ]
     if c.chi > 2 * c.factor:
         amount = f"{c.chi:.3g}" if math.isfinite(c.chi) else "infinite"

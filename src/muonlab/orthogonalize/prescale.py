@@ -20,6 +20,10 @@ PRESCALES: tuple[Prescale, ...] = ("frobenius", "paper", "schatten4", "schatten8
 GRAM_PRESCALES = frozenset({"schatten4", "schatten8", "spectral"})
 """Prescales that are read off the Gram matrix of the Frobenius-normalised input."""
 
+SCHATTEN = {"frobenius": 2, "paper": 2, "none": 2, "schatten4": 4, "schatten8": 8, "spectral": 8}
+"""Exponent p with ``Σ s_i^p ≥ 1`` after the prescale, which is all that the alignment floor needs; ``"paper"`` and
+``"none"`` leave it to the matrix."""
+
 _WIDE = (torch.float32, torch.float64)
 _LONG_ROW = 1 << 14
 _SAFE = (2.0**-20, 2.0**40)
