@@ -1,5 +1,6 @@
 """The command line: reports for people and for programs, and refusals in one line."""
 
+import io
 import json
 import math
 
@@ -195,3 +196,43 @@ def test_list_optimizers_shows_every_registered_one_with_its_settings(capsys):
     _, text, _ = run(capsys, "list", "optimizers")
     assert all(name in text for name in rows)
     assert "cifar10-airbench" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "got"),
+    [
+        (MemoryError(), "MemoryError"),
+        (MemoryError("\n"), "MemoryError"),
+        (MemoryError("Unable to allocate 8 TiB\nmore"), "Unable to allocate 8 TiB"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 TiB"), "DefaultCPUAllocator"),
+        (RuntimeError("CUDA out of memory. Tried"), "CUDA out of memory"),
+    ],
+)
+def test_a_lack_of_memory_is_one_line_with_or_without_words(capsys, monkeypatch, error, got):
+    def short(**_):
+        raise error
+
+    monkeypatch.setattr(summary, "rates", short)
+    code, out, err = run(capsys, "rates")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"muonlab: there is not enough memory for this, got {got}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), RecursionError("deep"), NotImplementedError()])
+def test_an_error_that_is_a_bug_is_seen(monkeypatch, error):
+    def broken(**_):
+        raise error
+
+    monkeypatch.setattr(summary, "rates", broken)
+    with pytest.raises(type(error)) as caught:
+        main(["rates"])
+    assert caught.value is error
+
+
+def test_what_the_terminal_cannot_show_is_escaped(monkeypatch):
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", shown)
+    monkeypatch.setattr("muonlab.console.rates", lambda _: "\udcff λ")
+    assert main(["rates"]) == 0
+    assert shown.buffer.getvalue() == b"\\udcff \\u03bb\n"

@@ -118,6 +118,8 @@ Command = (
 
 NO = ("violated", "not_applicable", "not_met")
 """Verdicts with which a command ends in exit code 1; errors end in 2."""
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+"""Words of torch's allocators when memory is short."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -135,10 +137,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"muonlab: {error}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:  # torch says by a RuntimeError that memory is short
-        print(f"muonlab: there is not enough memory for this, got {str(error).splitlines()[0]}", file=sys.stderr)
+        got = str(error)
+        if not isinstance(error, MemoryError) and not any(words in got for words in NO_MEMORY):
+            raise
+        got = got.splitlines()[0] if got.strip() else type(error).__name__
+        print(f"muonlab: there is not enough memory for this, got {got}: give it less at once", file=sys.stderr)
         return 2
+    encoding = sys.stdout.encoding or "utf-8"
     try:
-        print(text, flush=True)
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1 if report.get("status") in NO else 0

@@ -323,3 +323,13 @@ def test_a_change_that_was_planned_and_not_yet_made_survives_a_save():
     auto.step()
     assert resumed.steps == auto.steps == [1]
     assert resumed.changes == auto.changes
+
+
+@pytest.mark.parametrize("key", ["step", "changes", "planned"])
+def test_a_saved_state_without_one_of_its_parts_is_refused_and_nothing_changes(key):
+    optimizer, _ = muon_on([with_spectrum(24, 40, SPECTRA["flat"], seed=3)])
+    auto = taken(optimizer)
+    before = auto.state_dict()
+    with pytest.raises(ValueError, match=f"a saved state must have .*{key}"):
+        auto.load_state_dict({k: v for k, v in before.items() if k != key})
+    assert auto.state_dict() == before

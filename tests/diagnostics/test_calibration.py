@@ -181,6 +181,10 @@ def test_recalibrate_measures_again_and_replaces_the_file(measured):
         lambda text: text.replace("0.001", "NaN", 1),
         lambda text: text.replace("0.001", "-1", 1),
         lambda text: text.replace("0.001", '"fast"', 1),
+        lambda text: text.replace("0.001", "1e-300", 1),
+        lambda text: text.replace("0.001", "1e308", 1),
+        lambda text: text.replace("0.001", "100001.0", 1),
+        lambda text: text + " " * 70_000,
         lambda text: text.replace('"cores"', '"kernels"'),
         lambda text: json.dumps({**json.loads(text), "key": {**json.loads(text)["key"], "processor": "another"}}),
     ],
@@ -195,6 +199,26 @@ def test_a_damaged_or_foreign_file_is_measured_anew_and_replaced(cache, measured
     assert calibrate((16, 32)) == again
     assert len(measured) == 2
     assert list((cache / "calibration").iterdir()) == [file]
+
+
+def test_a_pipe_in_place_of_the_file_is_not_waited_for_but_replaced(cache, measured):
+    calibrate((16, 32))
+    (file,) = (cache / "calibration").iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    again = calibrate((16, 32))
+    assert file.is_file()
+    assert calibrate((16, 32)) == again
+    assert len(measured) == 2
+
+
+def test_a_gigantic_file_is_not_read(cache, measured):
+    calibrate((16, 32))
+    (file,) = (cache / "calibration").iterdir()
+    os.truncate(file, 1 << 40)  # a hole: no disk holds it, nor any memory
+    calibrate((16, 32))
+    assert len(measured) == 2
+    assert file.stat().st_size < 1 << 16
 
 
 def test_bytes_that_are_no_text_are_measured_anew(cache, measured):

@@ -499,3 +499,11 @@ def test_the_floor_is_that_of_the_prescale(prescale, power):
 def test_many_singular_values_at_one_are_no_violation_under_the_spectral_prescale():
     M = with_spectrum(384, 384, np.r_[np.ones(383), 0.1], seed=0)
     assert certify(M, "polar_express", prescale="spectral").status == "holds"
+
+
+@pytest.mark.parametrize("polynomial", ["quintic", "jordan", "polar_express"])
+def test_equal_rows_are_no_violation(polynomial):
+    """The gradient of a layer whose outputs are added up has equal rows: rounding adds up, and nothing is wrong."""
+    for n in (64, 256):
+        assert certify(torch.ones(n, 1) @ gaussian(1, n, seed=n), polynomial).status == "holds"
+        assert certify(torch.ones(n, n), polynomial).status == "holds"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -230,6 +231,79 @@ def test_a_lack_of_memory_is_one_line(tmp_path, capsys, monkeypatch):
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert "memory" in err
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"scale": "nope"},
+        {"scale": None},
+        {"scale": ["none"]},
+        {"lr": math.nan},
+        {"lr": math.inf},
+        {"lr": 1.7e308, "scale": "match_rms_adamw"},
+        {"lr": None},
+        {"lr": "1"},
+        {"lr": -0.1},
+        {"lr": torch.tensor(math.nan)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("options", [(), ("--steps", "3")])
+def test_a_length_of_step_that_no_muon_has_is_refused_in_one_line_that_names_the_file(
+    tmp_path, capsys, trained, odd, options
+):
+    state = trained[1].muon.state_dict()
+    state["param_groups"][0].update(odd)
+    state["state"] = {key: {"momentum_buffer": torch.randn(120, 120)} for key in state["state"]}
+    torch.save(state, tmp_path / "state.pt")
+    code, out, err = run(capsys, tmp_path / "state.pt", *options)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith(f"muonlab: {tmp_path / 'state.pt'} must hold a finite lr")
+
+
+ASSUMED = "the file names no orthogonalizer: five quintic steps assumed, --polynomial changes that"
+
+
+@pytest.mark.parametrize("kind", ["sgd", "npy", "safetensors"])
+def test_a_file_that_names_no_orthogonalizer_says_which_one_was_assumed(tmp_path, capsys, kind):
+    path = tmp_path / f"file.{kind}"
+    if kind == "sgd":
+        p = nn.Parameter(torch.eye(3))
+        opt = torch.optim.SGD([p], lr=0.1, momentum=0.9)
+        p.square().sum().backward()
+        opt.step()
+        torch.save(opt.state_dict(), path)
+    elif kind == "npy":
+        np.save(path, np.eye(3))
+    else:
+        save_file({"momentum_buffer": torch.eye(3)}, path)
+    assert ASSUMED in run(capsys, path)[1].splitlines()
+    assert json.loads(run(capsys, path, "--json")[1])["note"] == ASSUMED
+    for options in (("--polynomial", "jordan"), ("--steps", "3"), ("--prescale", "schatten4")):
+        assert "names no orthogonalizer" not in run(capsys, path, *options)[1]
+
+
+def test_only_matrices_without_an_orthogonalizer_are_said_to_have_none(trained, tmp_path, capsys):
+    net, opt = trained
+    torch.save({"model": net.state_dict(), "optimizer": opt.state_dict()}, tmp_path / "checkpoint.pt")
+    assert "no orthogonalizer" not in run(capsys, tmp_path / "checkpoint.pt")[1]
+    out = run(capsys, tmp_path / "checkpoint.pt", "--weights")[1]
+    assert "the file names no orthogonalizer for 3 of 5 matrices: five quintic steps assumed" in out
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe.npy", b"\x1b[2J\n.npy"])
+def test_a_file_name_of_any_bytes_is_printed_escaped(tmp_path, name):
+    path = os.fsencode(tmp_path) + b"/" + name
+    with open(path, "wb") as file:
+        np.save(file, np.eye(3))
+    for options in ([], ["--json"]):
+        command = [sys.executable, "-m", "muonlab", "certify", path, *options]
+        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert b"\x1b" not in done.stdout
+        assert b"\xff" not in done.stdout
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path):

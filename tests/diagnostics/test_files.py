@@ -433,11 +433,38 @@ def test_sharded_tensors_say_how_to_gather_them(tmp_path):
     assert "full_state_dict=True" in line
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_tuples_too_deep_to_hash_are_refused_before_torch_hashes_them(tmp_path, interleaved):
-    level = b"\x85q\x01h\x01" + b"h\x01\x86" if interleaved else b"\x85"
+@pytest.mark.parametrize(
+    ("level", "rule"),
+    [
+        (b"\x85", "must nest tuples at most 100 deep"),
+        (b"\x85q\x010h\x01", "must nest tuples at most 100 deep"),  # by way of the memo
+        (b"\x85q\x01h\x01h\x01\x86", "must hold tuples of at most 100000 values"),
+    ],
+)
+def test_tuples_too_deep_to_hash_are_refused_before_torch_hashes_them(tmp_path, level, rule):
     body = b"\x80\x02}(" + b")" + level * 1_000_000 + b"K\x01u."
-    assert "must nest tuples at most 100 deep" in refusal(raw_zip(tmp_path / "x.pt", body))
+    assert rule in refusal(raw_zip(tmp_path / "x.pt", body))
+
+
+@pytest.mark.parametrize("use", [b"}h\x3bK\x01s.", b"\x8f(h\x3b\x90.", b"h\x3b."])
+def test_a_small_file_whose_tuples_hold_one_another_2_to_the_59_times_is_refused_at_once(tmp_path, use):
+    body = b"\x80\x02)q\x00"
+    for i in range(1, 60):
+        body += b"h" + bytes([i - 1]) + b"h" + bytes([i - 1]) + b"\x86q" + bytes([i])
+    assert "must hold tuples of at most 100000 values" in refusal(raw_zip(tmp_path / "x.pt", body + use))
+
+
+def test_tuples_below_the_limit_may_not_be_hashed_without_end(tmp_path):
+    body = b"\x80\x02(" + b"K\x01" * 90_000 + b"tq\x00}" + b"h\x00K\x01s" * 100_000 + b"."
+    assert "10000000 in those used again, got more" in refusal(raw_zip(tmp_path / "x.pt", body))
+
+
+def test_lists_in_a_group_that_hold_one_another_many_times_are_no_setting(tmp_path):
+    nested = [1.0] * 9000
+    for _ in range(3):
+        nested = [nested] * 9000
+    (matrix,) = read_matrices(saved(tmp_path / "x.pt", state(torch.ones(2, 3), lr=0.1, odd=nested))).matrices
+    assert dict(matrix.group) == {"lr": 0.1}
 
 
 def test_lists_nested_deeply_and_cycles_end(tmp_path):
@@ -518,13 +545,33 @@ def test_an_orthogonalizer_that_muon_would_not_write_is_refused_without_long_com
     refusal(saved(tmp_path / "x.pt", state(torch.ones(2, 3), orthogonalizer=orthogonalizer)))
 
 
-def test_settings_of_a_foreign_group_that_would_be_long_to_compute_stay_plain(tmp_path):
+QUINTIC = (3.4445, -4.775, 2.0315)
+
+
+@pytest.mark.parametrize(
+    ("steps", "coefficients"),
+    [
+        (10**9, QUINTIC),
+        (100, QUINTIC),
+        (-1, QUINTIC),
+        ("5", QUINTIC),
+        (None, QUINTIC),
+        (99, (1e300, 1e300)),
+        (5, (1e308, 1.0, 1.0)),
+        (5, (float("nan"), 1.0, 1.0)),
+        (5, (float("inf"), 1.0, 1.0)),
+        (5, (2.0,) * 1000),
+        (5, ()),
+        (5, None),
+        (5, {"a": 1}),
+    ],
+)
+def test_a_polynomial_of_torch_muon_that_cannot_be_understood_is_refused_without_long_computation(
+    tmp_path, steps, coefficients
+):
     group = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "nesterov": True, "adjust_lr_fn": None}
-    for steps, coefficients in [(10**9, (3.4445, -4.775, 2.0315)), (99, (1e300, 1e300)), (5, (2.0,) * 1000)]:
-        content = state(torch.ones(2, 3), **group, ns_steps=steps, ns_coefficients=coefficients)
-        (matrix,) = read_matrices(saved(tmp_path / "x.pt", content)).matrices
-        assert matrix.group["ns_steps"] == steps
-        assert "orthogonalizer" not in matrix.group
+    content = state(torch.ones(2, 3), **group, ns_steps=steps, ns_coefficients=coefficients)
+    assert "must hold an orthogonalizer as Muon takes it" in refusal(saved(tmp_path / "x.pt", content))
 
 
 def test_names_from_a_file_are_printable_and_short(tmp_path):

@@ -105,7 +105,7 @@ def test_a_half_line_of_any_length_is_dropped_after_any_number_of_whole_ones(tmp
     written(path, *many)
     assert path.stat().st_size > MIB
     with path.open("ab") as file:
-        file.write(b'{"name": "' + b"x" * (size - 10))
+        file.write(b'{"event": "' + b"x" * (size - 11))
     written(path, {"after": 1})
     assert strict(path) == [*many, {"after": 1}]
 
@@ -172,13 +172,79 @@ def test_a_missing_parent_is_refused_and_not_created(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("content", [b"PK\x03\x04 weights", b"step,loss\n1,2", b"\n", b"[1, 2]"])
+ROW = b'{"event": "whole", "step": 1}\n'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"PK\x03\x04 weights",
+        b"step,loss\n1,2",
+        b"\n",
+        b"[1, 2]",
+        b'{\n  "lr": 0.1\n}',
+        b'{\n  "lr": 0.1\n}\n',
+        b'{"lr": 0.1}',
+        b'{"lr": 0.1}\n{"lr": 0.2}\n',
+        b'{"event": "party"}\n',
+        b'{"event": "party"}',
+        b'{"event": ["matrix"]}\n',
+        b"{",
+        b'{"ev',
+        b"[" * 100_000,
+        b'{"a": ' + b"[" * 100_000,
+        ROW + b"[" * 100_000,
+        ROW + b"}",
+        ROW + b'{"lr": 0.1}',
+        ROW + b"\xff\xfe",
+        b"{\x00\n\x00",
+    ],
+    ids=lambda content: repr(content[:40]),
+)
 def test_a_file_of_something_else_is_refused_and_keeps_every_byte(tmp_path, content):
     path = tmp_path / "model.pt"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"^a recording goes on with a file of JSON lines, got .+: choose a new name"):
         RowFile(path)
     assert path.read_bytes() == content
+
+
+def test_opening_a_file_changes_no_byte_of_it_before_the_first_row(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    for content in (ROW + b'{"event": "mat', ROW + ROW[:-1], b'{"event": "mat', ROW):
+        path.write_bytes(content)
+        RowFile(path).close()
+        assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("kept", range(1, 29))
+def test_a_line_may_be_cut_anywhere_after_a_whole_one(tmp_path, kept):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(ROW + ROW[:kept])
+    written(path, *rows_of(1))
+    assert strict(path) == [json.loads(ROW), *rows_of(1)]
+
+
+def test_rows_that_another_wrote_after_the_file_was_opened_stay(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(ROW + b'{"event": "mat')
+    late = RowFile(path)
+    written(path, *rows_of(2))
+    late.write(rows_of(1))
+    late.close()
+    assert strict(path) == [json.loads(ROW), *rows_of(2), *rows_of(1)]
+
+
+@pytest.mark.parametrize("begin", [b"{", b'{"event": "', ROW + b'{"event": "'])
+def test_a_giant_without_line_ends_is_refused_soon(tmp_path, begin):
+    path = tmp_path / "giant.json"
+    path.write_bytes(begin)
+    os.truncate(path, 300 * MIB)
+    start = time.monotonic()
+    with pytest.raises(ValueError, match="choose a new name"):
+        RowFile(path)
+    assert time.monotonic() - start < 5
+    assert path.stat().st_size == 300 * MIB
 
 
 def test_a_path_may_be_text_or_a_path(tmp_path):

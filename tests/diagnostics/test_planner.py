@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from muonlab import Muon, NewtonSchulz, newton_schulz
+from muonlab import Muon, MuonWithAux, NewtonSchulz, newton_schulz, split_params
 from muonlab.diagnostics import planner
 from muonlab.diagnostics.calibration import TIMED, Calibration
 from muonlab.diagnostics.candidates import checked_spectrum, gaussian_spectrum, judged, start_of, typical_spectra
@@ -70,7 +70,7 @@ def measured_alignment(chosen, M):
 
 
 @pytest.mark.parametrize(
-    ("basis", "target"), [(basis, a) for basis in BASES for a in (0.5, 0.9, 0.95, 0.99)] + [("typical", 0.999)]
+    ("basis", "target"), [(basis, a) for basis in BASES for a in (0.5, 0.9, 0.95, 0.98)] + [("typical", 0.999)]
 )
 def test_a_plan_meets_its_target_by_its_own_basis(basis, target):
     found = made(target_alignment=target, basis=basis)
@@ -112,7 +112,7 @@ def test_epsilon_is_the_polar_error_that_an_svd_measures():
 
 def test_an_error_with_basis_floor_is_guaranteed_on_the_interval():
     found = made(target_epsilon=0.1, basis="floor", ell=0.02, accuracy="full")
-    rounding = allowed_error(found.schedule, prescale=found.prescale)
+    rounding = allowed_error(found.schedule, prescale=found.prescale, size=96)
     assert found.epsilon == schedule_error(found.schedule, 0.02).epsilon + rounding <= 0.1
     assert "where σ_min is at least 0.02 ‖M‖_F" in found.reason
 
@@ -204,7 +204,7 @@ def test_the_floor_is_that_of_the_theory():
     found = made(accuracy="full", basis="floor")
     power = {"frobenius": 2, "schatten4": 4}.get(found.prescale, 8)
     exact, largest = alignment_floor(found.schedule, 48, schatten=power), schedule_error(found.schedule, 0.0).s_max
-    rounding = allowed_error(found.schedule, prescale=found.prescale) / largest
+    rounding = allowed_error(found.schedule, prescale=found.prescale, size=96) / largest
     assert found.floor == pytest.approx((exact - rounding) / (1 + rounding), abs=1e-12)
 
 
@@ -248,7 +248,7 @@ def test_a_target_out_of_reach_is_an_answer_with_the_best_and_a_reason(basis):
     assert (found.floor if basis == "floor" else found.alignment) > 0.98
     found = made((24, 24), target_epsilon=1e-18, **({"ell": 1e-3} if basis == "floor" else {}), basis=basis)
     assert found.status == "not_met"
-    assert 1e-18 < found.epsilon < 3e-3, "rounding is never as small"
+    assert 1e-18 < found.epsilon < 5e-3, "rounding is never as small"
 
 
 def test_schedules_that_diverge_are_not_planned():
@@ -434,3 +434,29 @@ def test_the_committed_outcomes_are_of_the_shapes_that_the_seed_draws_and_meet_t
     assert len(shapes) == 10
     assert statistics.median(errors) <= 0.25
     assert within >= 9
+
+
+@pytest.mark.usefixtures("faked")
+def test_a_plan_of_a_network_sets_the_orthogonalizer_of_each_shape():
+    net = nn.Sequential(nn.Linear(12, 16), nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 3))
+    found = plan(net, target_alignment=0.9)
+    split = split_params(net, by="shape")
+    optimizer = MuonWithAux(Muon(split.matrices), torch.optim.AdamW(split.rest))
+    found.apply(optimizer)
+    by_shape = {p.shape: p.orthogonalizer().plain() for p, _ in found.plans}
+    assert [group["orthogonalizer"] for group in optimizer.muon.param_groups] == [by_shape[16, 12], by_shape[16, 16]]
+    for p in net.parameters():
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+
+
+@pytest.mark.usefixtures("faked")
+def test_a_plan_of_a_network_refuses_groups_of_several_shapes_and_changes_none():
+    net = nn.Sequential(nn.Linear(12, 16), nn.Linear(16, 16), nn.Linear(16, 3))
+    found, optimizer = plan(net, target_alignment=0.9), Muon(split_params(net).matrices)
+    before = [group["orthogonalizer"] for group in optimizer.param_groups]
+    with pytest.raises(
+        ValueError, match=r"got group 0 with \[\(16, 12\), \(16, 16\)\]: make the groups by split_params"
+    ):
+        found.apply(optimizer)
+    assert [group["orthogonalizer"] for group in optimizer.param_groups] == before

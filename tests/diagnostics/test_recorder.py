@@ -1259,3 +1259,26 @@ def test_an_exact_polar_factor_with_its_own_rank_tolerance_is_judged_by_that_tol
     row = rec.rows[0]
     assert (row["status"], row["rank"]) == ("holds", 3)
     assert row["descent"] == pytest.approx(9 / 10.2, rel=1e-5)
+
+
+def test_a_resumed_recording_without_the_optimizers_state_has_no_certificate():
+    p, optimizer = one()
+    rec = Recorder(optimizer, every=1)
+    steps(optimizer, p, 2)
+    saved = rec.state_dict()
+    fresh, other = one()
+    resumed = Recorder(other, every=1)
+    resumed.load_state_dict(saved)
+    steps(other, fresh, 1)
+    assert "the momenta are not those that were saved" in why_not(resumed)
+
+
+@pytest.mark.parametrize("key", ["step", "history", "layers", "momentum", "broken", "from_zero", "size"])
+def test_a_saved_state_without_one_of_its_parts_is_refused_and_nothing_changes(key):
+    p, optimizer = one()
+    rec = Recorder(optimizer, every=1)
+    steps(optimizer, p, 2)
+    before = rec.state_dict()
+    with pytest.raises(ValueError, match=f"a saved state must have .*{key}"):
+        rec.load_state_dict({k: v for k, v in before.items() if k != key})
+    assert rec.state_dict() == before

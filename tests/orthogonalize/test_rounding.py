@@ -98,3 +98,23 @@ def test_an_orthogonalizer_names_the_dtype_it_computes_in(given, asked, computed
     how, M = NewtonSchulz("jordan", compute_dtype=asked), gaussian(8, 12).to(given)
     assert how.dtype_for(M) == computed
     assert torch.equal(how(M), newton_schulz(M, "jordan", compute_dtype=computed))
+
+
+PROPORTIONAL = {
+    "equal rows": lambda n: torch.ones(n, 1) @ gaussian(1, n, seed=n),
+    "ones": lambda n: torch.ones(n, n),
+    "wide ones": lambda n: torch.ones(n // 4, n),
+}
+
+
+@pytest.mark.parametrize("name", ["taylor2 x5", "jordan x5", "polar_express x5", "polar_express x5, safe"])
+def test_proportional_rows_let_rounding_add_up_and_stay_within_the_allowance_of_their_size(name):
+    F, worst = SCHEDULES[name] if name in SCHEDULES else Schedule.repeat(taylor(2), 5), 0.0
+    for make in PROPORTIONAL.values():
+        for n in (16, 64, 256, 512):
+            M = make(n)
+            error = operator_error(newton_schulz(M, F), schedule_on_singular_values(M, F))
+            assert error <= allowed_error(F, size=n)
+            worst = max(worst, error / allowed_error(F))
+    if name == "taylor2 x5":
+        assert worst > 2  # without the size the allowance would be broken

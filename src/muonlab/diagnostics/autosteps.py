@@ -10,7 +10,7 @@ from torch.optim.optimizer import Optimizer
 
 from muonlab import _checks
 from muonlab.diagnostics.spectra import Spectrum, respond, spectrum
-from muonlab.diagnostics.watch import Seen, Watch, muon_of
+from muonlab.diagnostics.watch import Seen, Watch, checked_state, muon_of
 from muonlab.optim.orthogonalizer import NewtonSchulz, from_plain
 from muonlab.orthogonalize import as_schedule
 from muonlab.polynomials import PRESETS, Schedule
@@ -137,8 +137,9 @@ class AutoSteps:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another one stopped."""
-        self._watch.step = _checks.integer("step", state["step"], at_least=0)
+        step = _checks.integer("step", checked_state(state, "step", "changes", "planned")["step"], at_least=0)
         self.changes, self._planned = ([Change(*change) for change in state[key]] for key in ("changes", "planned"))
+        self._watch.step = step
 
     # ----------------------------------------------------------------------------------------------------- planning
 

@@ -43,8 +43,8 @@ def nuclear_bracket(
 ) -> Bracket:
     """Bracket ``‖M‖_*`` by the product with a nearly orthogonal ``C = F_C(M/‖M‖_F)`` (bracket C1).
 
-    Without an outcome both bounds are within ``8e-5·r + 0.002`` of the truth, relative to it, with r = min(m, n): a
-    matrix of rank one comes close to that, a flat spectrum stays within 0.004.
+    Without an outcome both bounds are within ``8e-5·r + 0.001·max(2, √n)`` of the truth, relative to it, r ≤ n the
+    sides; the first part is for spectra of rank one, the second for rounding at its worst.
 
     Args:
         M: matrix or batch (…, m, n).
@@ -76,11 +76,12 @@ def nuclear_bracket(
     else:
         F = schedule + POLISH
         C = newton_schulz(outcome.to(X.dtype), POLISH, prescale="none")
+    size = max(M.shape[-2:])
     if outcome is None or schedule is None:
-        error = allowed_error(F, X.dtype)
+        error = allowed_error(F, X.dtype, size=size)
     else:
-        inherited = allowed_error(schedule, outcome.dtype) if error is None else error
-        error = float(POLISH.slope) * inherited + allowed_error(POLISH, X.dtype)
+        inherited = allowed_error(schedule, outcome.dtype, size=size) if error is None else error
+        error = float(POLISH.slope) * inherited + allowed_error(POLISH, X.dtype, size=size)
     product = inner(X, C)
     alpha = torch.linalg.vector_norm(X.double(), dim=(-2, -1))
     lower = product / (schedule_error(F, 0.0).s_max + error) * (1 - _ROUNDING)

@@ -301,12 +301,13 @@ def _path(key: Mapping[str, Any]) -> Path | None:
 
 
 def _read(path: Path, key: Mapping[str, Any]) -> Calibration | None:
-    """Return what a file holds, or None where it is missing, damaged, or not of this key."""
+    """Return what a file holds, or None where it is missing, damaged, absurd, or not of this key."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["key"] != key:
+        if not path.is_file() or path.stat().st_size > 1 << 16:  # a pipe would be waited for, a giant fill the memory
             return None
-        return Calibration((key["shape"][0], key["shape"][1]), dict(content["seconds"]))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found = Calibration((key["shape"][0], key["shape"][1]), dict(content["seconds"]))
+        return found if content["key"] == key and all(1e-8 <= t <= 1e5 for t in found.measured.values()) else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

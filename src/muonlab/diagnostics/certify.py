@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
@@ -120,6 +121,8 @@ def certify_entries(
     if not entries:
         raise ValueError(f"there is nothing to certify, got no {what}: pass at least one matrix")
     entries = _distinct(entries)
+    if not any(entry.step for entry in entries):  # learning rates of zero: at the end of a schedule, or of a warm-up
+        entries = [entry._replace(step=float(entry.matrix.numel() > 0)) for entry in entries]
     longest = max(entry.step for entry in entries) or 1.0
     matrices = {}
     for done, e in enumerate(entries):
@@ -133,11 +136,12 @@ def certify_entries(
 def _distinct(entries: Sequence[Entry]) -> list[Entry]:
     """Number a name from its second use on: two groups may use one, and no matrix is to hide another."""
     found: dict[str, Entry] = {}
+    counts: Counter[str] = Counter()
     for entry in entries:
-        name, count = entry.name, 1
+        name = entry.name
         while name in found:
-            count += 1
-            name = f"{entry.name} ({count})"
+            counts[entry.name] += 1
+            name = f"{entry.name} ({counts[entry.name] + 1})"
         found[name] = entry._replace(name=name)
     return list(found.values())
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from muonlab.diagnostics.certify import Entry, certify_entries, not_covered_by
-from muonlab.diagnostics.entries import FileMatrices, NamedMatrix
+from muonlab.diagnostics.entries import AGAIN, FileError, FileMatrices, NamedMatrix, printable
 from muonlab.diagnostics.files import read_matrices
 from muonlab.diagnostics.network import NetworkCertificate
 from muonlab.diagnostics.watch import step_length
 from muonlab.optim import NewtonSchulz
 from muonlab.optim.orthogonalizer import Orthogonalizer, from_plain, to_plain
+from muonlab.optim.scaling import SCALES
 from muonlab.orthogonalize.newton_schulz import DEFAULT_POLYNOMIAL
 from muonlab.orthogonalize.prescale import Prescale
 
@@ -35,12 +38,20 @@ def certify_file(
         steps: number of steps.
         prescale: how matrices are brought into the unit ball.
         progress: called with the number of matrices done and of all.
+
+    Raises:
+        FileError: for a file that gives no matrix, or whose groups have settings that no Muon writes, in one line.
     """
     found = read_matrices(path, weights=weights)
     asked = polynomial is not None or steps is not None or prescale is not None
     given = DEFAULT_POLYNOMIAL if polynomial is None else polynomial
     how = NewtonSchulz(given, steps=steps, prescale=prescale or "frobenius", compute_dtype=None)
-    entries = [_entry(matrix, how, asked) for matrix in found.matrices]
+    try:
+        entries = [_entry(matrix, how, asked) for matrix in found.matrices]
+    except FileError as error:
+        raise FileError(f"{printable(str(path), 200)} {error}") from None
+    if not asked:
+        found = dataclasses.replace(found, note="; ".join(filter(None, [found.note, _assumed(found)])))
     if any(matrix.what != "weight" for matrix in found.matrices):  # beside momenta, weights are no part of the whole
         pairs = zip(found.matrices, entries, strict=True)
         entries = [entry._replace(step=0.0) if matrix.what == "weight" else entry for matrix, entry in pairs]
@@ -63,9 +74,29 @@ def _entry(matrix: NamedMatrix, how: Orthogonalizer, asked: bool) -> Entry:
     if not group or "orthogonalizer" not in group:
         return Entry(name, matrix.tensor, how)
     m, n = matrix.tensor.shape
-    length = step_length(group, m, n) if "lr" in group and "scale" in group else 1.0
+    length = _length(group, m, n) if "lr" in group and "scale" in group else 1.0
     how = how if asked else from_plain(to_plain(group["orthogonalizer"]))
     return Entry(name, matrix.tensor, how, length, tuple(not_covered_by(group)))
+
+
+def _length(group: Mapping[str, Any], m: int, n: int) -> float:
+    """Return the length of a step, or refuse what a file gives as learning rate and scale."""
+    lr, scale = group["lr"], group["scale"]
+    if isinstance(lr, (int, float)) and isinstance(scale, str) and scale in SCALES:
+        length = step_length(group, m, n)
+        if math.isfinite(length) and lr >= 0:
+            return length
+    got = printable(f"lr = {lr!r} and scale = {scale!r}", 160)
+    rule = f"must hold a finite lr of at least 0 and one of the scales {', '.join(SCALES)}"
+    raise FileError(f"{rule}, got {got}: {AGAIN}")
+
+
+def _assumed(found: FileMatrices) -> str:
+    """Say that the orthogonalizer is ours where the file names none."""
+    without = sum("orthogonalizer" not in (matrix.group or {}) for matrix in found.matrices)
+    which = "" if without == len(found.matrices) else f" for {without} of {len(found.matrices)} matrices"
+    words = f"the file names no orthogonalizer{which}: five quintic steps assumed, --polynomial changes that"
+    return words if without else ""
 
 
 def report(certificate: NetworkCertificate, found: FileMatrices) -> dict[str, Any]:
@@ -76,7 +107,8 @@ def report(certificate: NetworkCertificate, found: FileMatrices) -> dict[str, An
 
 def written(certificate: NetworkCertificate, found: FileMatrices) -> str:
     """Return certificate and file as a table for people."""
-    lines = [f"{found.path.name}: {found.kind}, {len(found.matrices)} matrices", *([found.note] if found.note else [])]
+    title = f"{printable(found.path.name)}: {found.kind}, {len(found.matrices)} matrices"
+    lines = [title, *([found.note] if found.note else [])]
     if found.skipped:
         first = ", ".join(name for name, _ in found.skipped[:3])
         more = f" and {len(found.skipped) - 3} more" if len(found.skipped) > 3 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickletools
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,8 @@ from muonlab.optim.orthogonalizer import to_plain
 DEPTH = 16
 """Levels of dictionaries and lists that are searched for an optimizer's state."""
 _TUPLES = 100  # levels; to hash a tuple takes C stack for each of them
+_LEAVES = 10**5  # values in a tuple, shared ones as often as they occur: to hash it visits all of them
+_FETCHED = 10**7  # values in all tuples that a file uses again
 _GLOBALS = re.compile(
     r"collections\.(OrderedDict|Counter)|torch\.(Size|device|Tensor|[A-Z]\w*Storage|storage\.UntypedStorage)"
     r"|torch\._utils\._rebuild_(tensor(_v[23])?|parameter(_with_state)?|qtensor|sparse_tensor|meta_tensor_no_storage)"
@@ -33,9 +36,10 @@ _LARGE = re.compile(r".*[eE]\D?\d{4}|.{400}", re.DOTALL)  # "1e999999999" is sho
 
 
 def look_through(stream: bytes | IO[bytes]) -> None:
-    """Refuse a pickle that names what is no tensor or plain value, or whose tuples are too deep to be hashed."""
-    stack: list[int] = []  # of every object the levels of tuples, of a mark -1
-    memo: dict[Any, int] = {}
+    """Refuse a pickle that names what is no tensor or plain value, or tuples too deep or large to be hashed."""
+    stack: list[tuple[int, int]] = []  # of every object the levels of tuples and the values in them, of a mark -1
+    memo: dict[Any, tuple[int, int]] = {}
+    fetched = 0
     for code, arg, _ in pickletools.genops(stream):
         name = str(arg).replace(" ", ".") if code.name == "GLOBAL" else code.name
         if code.name in _CALLS or (code.name == "GLOBAL" and not _harmless(name)):
@@ -43,14 +47,20 @@ def look_through(stream: bytes | IO[bytes]) -> None:
             raise FileError(f"must hold tensors and plain values only, got {printable(name)}, not loaded: {way}")
         taken = []
         if pickletools.stackslice in code.stack_before:
-            while (levels := stack.pop()) >= 0:
-                taken.append(levels)
+            while (part := stack.pop())[0] >= 0:
+                taken.append(part)
         fixed = [kind for kind in code.stack_before if kind not in (pickletools.markobject, pickletools.stackslice)]
         taken += [stack.pop() for _ in fixed]
-        levels = memo[arg] if "GET" in code.name else -1 if code.name == "MARK" else 0
-        if code.name.startswith("TUPLE") and (levels := 1 + max(taken, default=0)) > _TUPLES:
+        made = memo[arg] if "GET" in code.name else (-1, 0) if code.name == "MARK" else (0, 1)
+        if code.name.startswith("TUPLE"):
+            made = 1 + max((levels for levels, _ in taken), default=0), 1 + sum(leaves for _, leaves in taken)
+        fetched += made[1] if "GET" in code.name and made[0] else 0
+        if made[0] > _TUPLES:
             raise FileError(f"must nest tuples at most {_TUPLES} deep, got more: {ALONE}")
-        stack += [levels] * len(code.stack_after)
+        if made[1] > _LEAVES or fetched > _FETCHED:
+            limits = f"{_LEAVES} values, and {_FETCHED} in those used again"
+            raise FileError(f"must hold tuples of at most {limits}, got more: {ALONE}")
+        stack += [made] * len(code.stack_after)
         if "PUT" in code.name:
             memo[arg] = stack[-1]
 
@@ -120,11 +130,12 @@ def _settings(group: dict[Any, Any]) -> dict[str, Any]:
         repeated = [plain.get("ns_coefficients", (1,))] * min(plain.get("ns_steps", 1), 100)
         given = plain["orthogonalizer"] if "orthogonalizer" in group else ("", "", repeated)
         if given[0] != "exact_polar" and not _stays_small(given[2]):
-            raise ValueError("a schedule that diverges")  # the exact test of it would compute without end
+            # the exact test of it would compute without end
+            raise ValueError("100 steps or more, or a schedule that diverges")
         native = as_native(plain)
         return {key: to_plain(value) if key == "orthogonalizer" else value for key, value in native.items()}
     except (ArithmeticError, ValueError, TypeError, LookupError) as error:
-        if "orthogonalizer" not in group:  # another optimizer's
+        if "orthogonalizer" not in group and "ns_coefficients" not in group:  # another optimizer's
             return plain
         got = printable(repr(error), 160)
         raise FileError(f"must hold an orthogonalizer as Muon takes it, got {got}: {AGAIN}") from None
@@ -141,10 +152,11 @@ def _stays_small(steps: list[Any]) -> bool:
     return top < 100
 
 
-def _is_plain(value: object, levels: int = 4) -> bool:
-    """Tell whether a value is plain, and cheap to read as numbers."""
+def _is_plain(value: object, levels: int = 4, left: Iterator[int] | None = None) -> bool:
+    """Tell whether a value is plain, and cheap to read as numbers: of a few levels, with 10⁵ items at most in all."""
+    left = iter(range(_LEAVES)) if left is None else left  # lists can hold one another many times over
     if isinstance(value, (tuple, list)):
-        return levels > 0 and len(value) <= 10_000 and all(_is_plain(item, levels - 1) for item in value)
+        return levels > 0 and all(next(left, None) is not None and _is_plain(v, levels - 1, left) for v in value)
     if isinstance(value, str):
         return not _LARGE.match(value) and value.isprintable()
     return value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 2**63)

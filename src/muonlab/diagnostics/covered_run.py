@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import Optimizer
 
+from muonlab.diagnostics import text
 from muonlab.diagnostics.certify import uncovered
 from muonlab.diagnostics.rows import Row
 from muonlab.diagnostics.watch import members, muon_of, places
@@ -44,6 +45,7 @@ class CoveredRun:
         self.history: list[Step] = []
         self.broken = ""
         self._from_zero: bool | None = None
+        self._resumed_at: float | None = None
         self._layers: list[tuple[str, float]] = []
         self._momentum: tuple[float, str] | None = None
 
@@ -55,22 +57,33 @@ class CoveredRun:
             "layers": self._layers,
             "momentum": self._momentum,
             "broken": self.broken,
+            "size": text.plain(self._size()),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another one stopped."""
         history = [Step(*map(float, step)) for step in state["history"]]
         layers = [(str(name), float(share)) for name, share in state["layers"]]
-        self._from_zero = None if state["from_zero"] is None else bool(state["from_zero"])
-        self._momentum = None if state["momentum"] is None else (float(state["momentum"][0]), str(state["momentum"][1]))
-        self.history, self._layers, self.broken = history, layers, str(state["broken"])
+        momentum = None if state["momentum"] is None else (float(state["momentum"][0]), str(state["momentum"][1]))
+        from_zero = None if state["from_zero"] is None else bool(state["from_zero"])
+        self._resumed_at = math.nan if state["size"] is None else float(state["size"])
+        self.history, self._layers, self._momentum, self.broken = history, layers, momentum, str(state["broken"])
+        self._from_zero = from_zero
 
     def begin(self) -> None:
-        """Look, before the first step, whether the momenta are zero."""
+        """Look, before the first step, whether the momenta are zero; when resumed, whether they are those saved."""
         if self._from_zero is None:
-            muon = muon_of(self.optimizer)
-            momenta = [muon.state[p].get(BUFFER) for _, p, _ in members(muon)]
-            self._from_zero = not any(bool(M.any()) for M in momenta if M is not None)
+            self._from_zero = self._size() == 0.0
+        if self._resumed_at is not None:
+            if not math.isclose(self._size(), self._resumed_at, rel_tol=1e-6):
+                self.end("the momenta are not those that were saved: load the optimizer's state as well")
+            self._resumed_at = None
+
+    def _size(self) -> float:
+        """Return a number that tells momenta apart: the sum of their norms."""
+        muon = muon_of(self.optimizer)
+        momenta = [muon.state[p].get(BUFFER) for _, p, _ in members(muon)]
+        return math.fsum(float(torch.linalg.vector_norm(M.double())) for M in momenta if M is not None)
 
     def end(self, reason: str) -> None:
         """Note that the theorem does not cover the run from here on."""

@@ -22,7 +22,7 @@ class NetworkCertificate:
     Attributes:
         matrices: name → certificate.
         what: what the matrices are: momentum buffers, gradients, weights.
-        steps: name → c_l; matrices of length zero do not count in the whole.
+        steps: name → c_l; matrices of length zero do not count in the whole (where all are zero, all count alike).
         descent: ``Σ_l c_l ⟨M_l, O_l⟩ / Σ_l c_l ‖M_l‖_*``.
         op_norm: ``max_l ‖O_l‖_op``.
         alignment: their quotient.
@@ -93,7 +93,7 @@ class NetworkCertificate:
                 return f"{len(unsound)} of {len(self)} matrices are not finite, the first {unsound[0]}"
             if all(not c.nuclear for c in self.matrices.values()):
                 return "every matrix is zero: no step has been taken"
-            return "the whole does not descend" if any(self.steps.values()) else "every step has length zero"
+            return "the whole does not descend"
         moving = sum(step > 0 for step in self.steps.values()) or len(self)
         return f"alignment theorem over {moving} {'matrix' if moving == 1 else 'matrices'}: factor {self.factor:.4g}"
 

@@ -110,9 +110,9 @@ def slack_of(how: Orthogonalizer, given: Tensor, *, foreign: bool = False) -> fl
         return 16 * torch.finfo(given.dtype).eps + of_svd + of_values
     of_the_reference = _of_the_reference(how, min(m, n), max(m, n))
     if foreign:
-        return allowed_error(how.schedule, given.dtype, prescale=how.prescale) + of_the_reference
+        return allowed_error(how.schedule, given.dtype, prescale=how.prescale, size=max(m, n)) + of_the_reference
     coarser = max((given.dtype, how.dtype_for(given)), key=lambda dtype: torch.finfo(dtype).eps)
-    return allowed_error(how.schedule, coarser, how.accuracy, how.prescale) + of_the_reference
+    return allowed_error(how.schedule, coarser, how.accuracy, how.prescale, max(m, n)) + of_the_reference
 
 
 def _of_the_reference(how: NewtonSchulz, m: int, n: int) -> float:

@@ -10,11 +10,13 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import nn
+from torch.optim.optimizer import Optimizer
 
 from muonlab import _checks
 from muonlab.diagnostics.calibration import Calibration, calibrate, checked_shape
 from muonlab.diagnostics.candidates import checked_spectrum, typical_spectra
 from muonlab.diagnostics.search import Basis, Option, Search, Target, checked_target
+from muonlab.diagnostics.watch import muon_of, places
 from muonlab.optim import NewtonSchulz, split_params
 from muonlab.optim.views import block_shapes, matrices_shape
 from muonlab.orthogonalize import ACCURACIES
@@ -126,6 +128,25 @@ class ModelPlan:
     def status(self) -> Literal["met", "not_met"]:
         """Whether every shape meets the target."""
         return "met" if all(plan.status == "met" for plan, _ in self.plans) else "not_met"
+
+    def apply(self, optimizer: Optimizer) -> None:
+        """Give each group of a Muon (or MuonWithAux) the orthogonalizer planned for its shape.
+
+        Groups of one shape each come from ``split_params(model, by="shape")``.
+        """
+        planned = {plan.shape: plan.orthogonalizer() for plan, _ in self.plans}
+        muon, chosen = muon_of(optimizer), []
+        for g, group in enumerate(muon.param_groups):
+            parts = [part for p in group["params"] for part in places("", p.shape, group)]
+            shapes = {shape for _, shape in parts}
+            if len(shapes) != 1 or not shapes <= set(planned):
+                raise ValueError(
+                    f"a plan is for one shape of the network it was made for, got group {g} with {sorted(shapes)}: "
+                    f"make the groups by split_params(model, by='shape')"
+                )
+            chosen.append(planned[shapes.pop()])
+        for group, how in zip(muon.param_groups, chosen, strict=True):
+            group["orthogonalizer"] = how.plain()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plans in values that JSON holds."""

@@ -15,7 +15,7 @@ from muonlab.diagnostics import text
 from muonlab.diagnostics.covered_run import CoveredRun
 from muonlab.diagnostics.jsonl import RowFile
 from muonlab.diagnostics.rows import MEASURES, Measure, Row, matrix_row, whole_row
-from muonlab.diagnostics.watch import Seen, Watch, muon_of
+from muonlab.diagnostics.watch import Seen, Watch, checked_state, muon_of
 from muonlab.theory import RunBound
 
 
@@ -107,8 +107,9 @@ class Recorder:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another recorder stopped; load the optimizer's state as well."""
-        self.run.load_state_dict(state)
-        self._watch.step = self._began_at = _checks.integer("step", state["step"], at_least=0)
+        step = _checks.integer("step", checked_state(state, "step")["step"], at_least=0)
+        self.run.load_state_dict(checked_state(state, *self.run.state_dict()))
+        self._watch.step = self._began_at = step
 
     # ---------------------------------------------------------------------------------------------------- recording
 

@@ -202,7 +202,7 @@ class Search:
             return self._fastest(next(allowed))
         bounds = []
         for rank, entry in enumerate(islice(allowed, _BOUNDS_TRIED)):
-            rounding = allowed_error(entry.schedule, self._dtype, prescale=entry.prescale)
+            rounding = allowed_error(entry.schedule, self._dtype, prescale=entry.prescale, size=self._n)
             bounds.append((2 * rounding - spike_bound(entry.schedule, self._m, _POWERS[entry.prescale]), rank, entry))
         tried = [self._fastest(entry) for _, _, entry in sorted(bounds)[:_FLOORS_TRIED]]
         return max(tried, key=lambda option: (self.floor(option), -option.seconds))
@@ -261,7 +261,7 @@ class Search:
         return schedule_error(option.schedule, self._target.ell).epsilon + self._allowed(option)
 
     def _allowed(self, option: Option) -> float:
-        return allowed_error(option.schedule, self._dtype, option.accuracy, option.prescale)
+        return allowed_error(option.schedule, self._dtype, option.accuracy, option.prescale, self._n)
 
     def flops(self, option: Option) -> float:
         """Return the operations of the steps, mirrored products counted as three quarters."""

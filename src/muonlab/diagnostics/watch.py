@@ -85,6 +85,14 @@ def step_length(group: Mapping[str, Any], rows: int, columns: int) -> float:
     return float(group["lr"]) * SCALES[group["scale"]](rows, columns)
 
 
+def checked_state(state: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """Return a saved state that has these keys."""
+    missing = [key for key in keys if key not in state]
+    if missing:
+        raise ValueError(f"a saved state must have {', '.join(keys)}, got none of {', '.join(missing)}: save it again")
+    return state
+
+
 class Watch:
     """Shows every ``every``-th step of a Muon, the first included, to ``see`` matrix by matrix, then calls ``after``.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -30,12 +31,16 @@ def allowed_error(
     dtype: torch.dtype = torch.float32,
     accuracy: Accuracy = "full",
     prescale: Prescale = "frobenius",
+    size: int = 1,
 ) -> float:
     """Return the error in the operator norm that ``newton_schulz`` keeps within: ``4u·max(8, sup|F'|)``.
 
-    Eight times that for prescales that may bring many singular values to 1 at once; accuracy "half" adds what it lets
-    Gram space lose. A rule with a margin, found by measurement (docs/adr/0004), not a proof about every matrix.
+    With ``size``, the longer side of a matrix, it also holds where rows are equal or proportional (a constant input),
+    so that rounding adds up: ``√size/2`` times as much. Eight times as much for prescales that may bring many singular
+    values to 1 at once; accuracy "half" adds what it lets Gram space lose. A rule with a margin, found by measurement
+    (docs/adr/0004), not a proof about every matrix.
     """
     unit_roundoff = torch.finfo(dtype).eps / 2
-    usual = 4 * unit_roundoff * max(8.0, steepness(schedule)) + (HALF_ACCURACY if accuracy == "half" else 0.0)
+    usual = 4 * unit_roundoff * max(8.0, steepness(schedule)) * max(1.0, math.sqrt(size) / 2)
+    usual += HALF_ACCURACY if accuracy == "half" else 0.0
     return (_CROWDED if prescale in GRAM_PRESCALES else 1.0) * usual
