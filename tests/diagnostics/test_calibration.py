@@ -293,7 +293,8 @@ def test_the_lower_quartile_is_a_time_that_a_quarter_stayed_within():
     ("run", "error", "message"),
     [
         (lambda: calibrate("16x32"), TypeError, "shape must be two whole numbers .* '16x32': for example"),
-        (lambda: calibrate((1, 2, 3)), ValueError, "shape must be two whole numbers .* got 3: .*: for example"),
+        (lambda: calibrate((1, 2, 3)), ValueError, "shape must be two whole numbers .* got 3 values: for"),
+        (lambda: calibrate(torch.eye(64)), ValueError, "got 64 values: for example .*, or M.shape"),
         (lambda: calibrate((0, 3)), ValueError, r"shape\[0\] must be at least 1, got 0: pass 1 or more"),
         (lambda: calibrate((2, 1.5)), TypeError, r"shape\[1\] must be an integer, got 1.5"),
         (lambda: calibrate((2, 2), dtype=torch.int8), TypeError, "dtype must be .*, got torch.int8: float32 is"),

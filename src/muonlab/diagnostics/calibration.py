@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import reprlib
 import tempfile
 import time
 from collections import Counter
@@ -133,13 +134,12 @@ class Calibration:
 
 def checked_shape(shape: object) -> tuple[int, int]:
     """Return a shape as two whole numbers of at least 1."""
+    way_out = "for example (768, 3072), or M.shape"
     if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
-        raise TypeError(f"shape must be two whole numbers (m, n), got {shape!r}: for example (768, 3072)")
+        raise TypeError(f"shape must be two whole numbers (m, n), got {reprlib.repr(shape)}: {way_out}")
     sides = tuple(shape)
     if len(sides) != 2:
-        raise ValueError(
-            f"shape must be two whole numbers (m, n), got {len(sides)}: {sides!r}: for example (768, 3072)"
-        )
+        raise ValueError(f"shape must be two whole numbers (m, n), got {len(sides)} values: {way_out}")
     m, n = (_checks.integer(f"shape[{i}]", side, at_least=1) for i, side in enumerate(sides))
     return m, n
 
