@@ -52,3 +52,19 @@ def test_recording_at_the_default_cadence_costs_at_most_five_per_cent_by_the_com
     assert [task["task"] for task in report["tasks"]] == ["mnist-mlp", "small-gpt"]
     for task in report["tasks"]:
         assert task["overhead_at_the_default_cadence"]["median"] <= 0.05
+
+
+def test_autosteps_reached_the_loss_of_five_quintic_steps_for_less_by_the_committed_result():
+    report, log = result("autosteps.json"), (ROOT / "docs" / "log.md").read_text(encoding="utf-8")
+    assert [task["task"] for task in report["tasks"]] == ["mnist-mlp", "small-gpt"]
+    rows = {name: [] for name in report["tasks"][0]["ways"]}
+    for task, digits in zip(report["tasks"], (3, 3), strict=True):
+        for name, way in task["ways"].items():
+            rows[name] += [f"{way['test_loss']['mean']:.{digits}f}", f"{way['flops_over_q5']:.2f}"]
+        found = task["ways"]["Polar Express for [0.01, 1], AutoSteps 0.75"]
+        assert found["flops_over_q5"] < 0.85
+        assert found["test_loss"]["minus_q5"] < -3 * found["test_loss"]["minus_q5_standard_error"]
+        quintic = task["ways"]["quintic, AutoSteps 0.95"]
+        assert quintic["flops_over_q5"] > 1.5  # no saving there, and the log says so
+    for name in ("quintic, q = 5", "quintic, AutoSteps 0.8", "Polar Express for [0.01, 1], AutoSteps 0.9"):
+        assert f"| {name} | {' | '.join(rows[name])} |" in log
