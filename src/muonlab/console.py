@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from muonlab._columns import aligned
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Align columns: text to the left, numbers to the right.
@@ -18,14 +20,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         bc    20
     """
     cells = [[*map(_cell, row)] for row in rows]
-    widths = [max(len(header[j]), *(len(row[j]) for row in cells)) for j in range(len(header))]
-    numeric = [all(isinstance(row[j], (int, float)) or row[j] is None for row in rows) for j in range(len(header))]
-
-    def line(row: Sequence[str]) -> str:
-        placed = (c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric, strict=True))
-        return "  ".join(placed).rstrip()
-
-    return "\n".join([line(header), line(["-" * w for w in widths]), *map(line, cells)])
+    rules = ["-" * max(len(header[j]), *(len(row[j]) for row in cells)) for j in range(len(header))]
+    numeric = [j for j in range(len(header)) if all(isinstance(row[j], (int, float, type(None))) for row in rows)]
+    return "\n".join(aligned([header, rules, *cells], right=numeric))
 
 
 def _cell(value: object) -> str:

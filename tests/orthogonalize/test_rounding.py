@@ -1,5 +1,8 @@
 """How much a schedule magnifies rounding, and the error that an orthogonalizer is allowed."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -118,3 +121,15 @@ def test_proportional_rows_let_rounding_add_up_and_stay_within_the_allowance_of_
             worst = max(worst, error / allowed_error(F))
     if name == "taylor2 x5":
         assert worst > 2  # without the size the allowance would be broken
+
+
+def test_the_committed_worst_cases_break_the_plain_rule_and_keep_the_wider_one():
+    report = json.loads((Path(__file__).parents[2] / "results/rounding.json").read_text(encoding="utf-8"))
+    plain = allowed_error(SCHEDULES["identity"])
+    assert max(max(row.values()) for row in report["random"].values()) < 0.2
+    sizes = [(int(n), max(row.values())) for kind in report["proportional"].values() for n, row in kind.items()]
+    crowded = [max(row["spectral"].values()) for row in report["crowded"].values()]
+    assert max(ratio for _, ratio in sizes) > 15
+    assert max(crowded) > 5
+    assert all(ratio <= allowed_error(SCHEDULES["identity"], size=n) / plain for n, ratio in sizes)
+    assert all(ratio <= allowed_error(SCHEDULES["identity"], prescale="spectral") / plain for ratio in crowded)

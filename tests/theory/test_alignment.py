@@ -347,3 +347,14 @@ def test_bad_constants_are_refused_by_rule_and_value(changes, error, message):
 def test_momentum_factors_refuse_bad_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
         momentum_factors(*arguments)
+
+
+def test_lengths_make_the_pair_of_norms_and_a_layer_that_does_not_move_is_left_out():
+    inner, nuclear, gain, c = [3.0, 1.0, 9.0], [3.0, 2.0, 10.0], [1.0, 1.5, 7.0], [2.0, 0.5, 0.0]
+    found = network_alignment(inner, nuclear, gain, c)
+    assert found == pytest.approx(((6 + 0.5) / (6 + 1), 1.5, (6.5 / 7) / 1.5), rel=1e-15)
+    assert network_alignment(inner, nuclear, gain, [1.0] * 3) == network_alignment(inner, nuclear, gain)
+    assert network_alignment(inner, nuclear, gain, [5 * x for x in c]).alignment == pytest.approx(found.alignment)
+    assert network_alignment(inner, nuclear, gain, [0.0] * 3) == (0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="got 3, 3 and 3 for 2 lengths"):
+        network_alignment(inner, nuclear, gain, [1.0, 1.0])

@@ -30,6 +30,7 @@ from torch import Tensor
 
 import muonlab
 from muonlab import _checks
+from muonlab.orthogonalize.hardware import wait
 from muonlab.orthogonalize.matrices import FLOATING, map_matrices
 from muonlab.orthogonalize.newton_schulz import _iterate, _segment_product
 from muonlab.orthogonalize.prescale import Prescale
@@ -225,11 +226,11 @@ def interleaved(
     clock = time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
     def timed(run: Callable[[], object], repeats: int) -> float:
-        _wait(device)
+        wait(device)
         start = clock()
         for _ in range(repeats):
             run()
-        _wait(device)
+        wait(device)
         return (clock() - start) / repeats
 
     for run in calls.values():
@@ -243,13 +244,6 @@ def interleaved(
         for name, run in calls.items():
             times[name].append(timed(run, repeats[name]))
     return times
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 def machine_key(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

@@ -48,9 +48,10 @@ class NetworkCertificate:
         descent = op_norm = alignment = math.nan
         if sound and len(sound) == len(layers):
             descent, op_norm, alignment = network_alignment(
-                [step * c.descent * c.nuclear for c, step in sound],
-                [step * c.nuclear for c, step in sound],
+                [c.descent * c.nuclear for c, _ in sound],
+                [c.nuclear for c, _ in sound],
                 [c.op_norm for c, _ in sound],
+                [step for _, step in sound],
             )
         floor = None
         if layers and all(c.alignment_floor is not None for c, _ in layers):

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from muonlab import _checks
+from muonlab._columns import aligned
 from muonlab.diagnostics.calibration import Calibration, calibrate, checked_shape
 from muonlab.diagnostics.candidates import checked_spectrum, typical_spectra
 from muonlab.diagnostics.search import Basis, Option, Search, Target, checked_target
@@ -173,8 +174,7 @@ def _text(rows: Sequence[Row], marks: Sequence[str] = ()) -> list[str]:
         cells.append([r.schedule, r.prescale, r.method, r.accuracy, *numbers, f"{r.flops / 1e9:.3g}"])
     if marks:
         cells = [[mark, *line] for mark, line in zip(("matrices", *marks), cells, strict=True)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+    return aligned(cells)
 
 
 class Options(TypedDict, total=False):

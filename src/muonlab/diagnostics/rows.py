@@ -178,9 +178,10 @@ def whole_row(rows: Sequence[Row]) -> Row:
     descent = gain = alignment = math.nan
     if finite:
         descent, gain, alignment = network_alignment(
-            [c * row["descent"] * row["nuclear"] for c, row in shares],
-            [c * row["nuclear"] for c, row in shares],
+            [row["descent"] * row["nuclear"] for row in moving],
+            [row["nuclear"] for row in moving],
             [row["op_norm"] for row in moving],
+            [c for c, _ in shares],
         )
     statuses = {row["status"] for row in rows}
     gradients = [c * row["gradient_nuclear"] for c, row in shares if "gradient_nuclear" in row]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from muonlab._columns import aligned
 from muonlab.polynomials import Schedule
+from muonlab.theory.summary import finite
 
 if TYPE_CHECKING:
     from muonlab.diagnostics.certificate import Certificate
@@ -32,23 +33,12 @@ def plain(value: Any) -> Any:
         return {key: plain(v) for key, v in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return finite(value) if isinstance(value, float) else value
 
 
 def number(value: float | None) -> str:
     """Write a number in four digits."""
     return "-" if value is None else f"{value:.4g}"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align cells: the first column to the left, numbers to the right."""
-    lines = [list(header), *map(list, rows)]
-    widths = [max(len(line[j]) for line in lines) for j in range(len(header))]
-    placed = [
-        [cell.rjust(w) if j else cell.ljust(w) for j, (cell, w) in enumerate(zip(line, widths, strict=True))]
-        for line in lines
-    ]
-    return "\n".join("  ".join(line).rstrip() for line in placed)
 
 
 def certificate(c: Certificate) -> str:
@@ -119,7 +109,7 @@ def network(n: NetworkCertificate) -> str:
     ]
     methods = sorted({c.method for c in n.matrices.values()})
     lines = [
-        table(header, rows),
+        *aligned([header, *rows], right=range(1, len(header))),
         "",
         f"Made by {'; '.join(methods)}.",
         *(f"{name}: {c.reason}" for name, c in n.matrices.items() if c.status != "holds"),

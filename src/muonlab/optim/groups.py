@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from muonlab import _checks
+from muonlab._columns import aligned
 from muonlab.optim.heads import CONVS, TRANSPOSED, find_heads
 from muonlab.optim.views import VIEWS, MatrixView, matrices_shape
 
@@ -63,8 +64,7 @@ class Table:
 
     def __str__(self) -> str:
         lines = [("parameter", "shape", "goes to", "as", "why"), *(row.cells() for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+        return "\n".join(aligned(lines))
 
     __repr__ = __str__
 

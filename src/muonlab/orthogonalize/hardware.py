@@ -53,18 +53,22 @@ class Throughput:
     flops_per_second: float
 
 
-def _median_seconds(run: Callable[[], object], repeats: int, device: torch.device) -> float:
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+def wait(device: torch.device) -> None:
+    """Wait until a device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
+
+def _median_seconds(run: Callable[[], object], repeats: int, device: torch.device) -> float:
     run()
     times = []
     for _ in range(repeats):
-        wait()
+        wait(device)
         start = time.perf_counter()
         run()
-        wait()
+        wait(device)
         times.append(time.perf_counter() - start)
     return statistics.median(times)
 

@@ -167,30 +167,35 @@ class Alignment(NamedTuple):
     alignment: float
 
 
-def network_alignment(inner: Sequence[float], nuclear: Sequence[float], gain: Sequence[float]) -> Alignment:
-    """Combine layers under the dual pair ``Σ_l ‖·‖_*`` and ``max_l ‖·‖_op``.
+def network_alignment(
+    inner: Sequence[float], nuclear: Sequence[float], gain: Sequence[float], lengths: Sequence[float] | None = None
+) -> Alignment:
+    """Combine layers under the dual pair ``Σ_l c_l ‖·‖_*`` and ``max_l ‖·‖_op / c_l``; without lengths all c_l are 1.
 
     Args:
         inner: ``⟨M_l, O_l⟩`` for each layer.
         nuclear: ``‖M_l‖_*`` for each layer.
         gain: ``‖O_l‖_op`` for each layer.
+        lengths: ``c_l``, the lengths of the layers' steps up to a common factor; a layer of length zero is left out.
 
     Example:
         >>> network_alignment([3.0, 1.0], [3.0, 2.0], [1.0, 1.0]).alignment
         0.8
     """
-    if not len(inner) == len(nuclear) == len(gain) or not len(inner):
+    c = [1.0] * len(inner) if lengths is None else lengths
+    if not len(inner) == len(nuclear) == len(gain) == len(c) or not len(inner):
         raise ValueError(
             f"network_alignment needs one inner product, nuclear norm and gain per layer, got "
-            f"{len(inner)}, {len(nuclear)} and {len(gain)}: pass three sequences of one length"
+            f"{len(inner)}, {len(nuclear)} and {len(gain)} for {len(c)} lengths: pass sequences of one length"
         )
-    for name, values in (("inner", inner), ("nuclear", nuclear), ("gain", gain)):
+    for name, values in (("inner", inner), ("nuclear", nuclear), ("gain", gain), ("lengths", c)):
         for value in values:
             _checks.real(name, value, low=-math.inf if name == "inner" else 0.0)
-    total, s = math.fsum(nuclear), max(gain)
+    total = math.fsum(c_l * norm for c_l, norm in zip(c, nuclear, strict=True))
+    s = max((s_l for c_l, s_l in zip(c, gain, strict=True) if c_l), default=0.0)
     if total == 0.0 or s == 0.0:
         return Alignment(0.0, 0.0, 0.0)
-    rho = math.fsum(inner) / total
+    rho = math.fsum(c_l * product for c_l, product in zip(c, inner, strict=True)) / total
     return Alignment(rho, s, rho / s)
 
 
