@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,7 +29,8 @@ from torch import Tensor
 
 import muonlab
 from muonlab import _checks
-from muonlab.orthogonalize.hardware import wait
+from muonlab._cache import cache_directory
+from muonlab.orthogonalize.hardware import processor, wait
 from muonlab.orthogonalize.matrices import FLOATING, map_matrices
 from muonlab.orthogonalize.newton_schulz import _iterate, _segment_product
 from muonlab.orthogonalize.prescale import Prescale
@@ -254,37 +254,13 @@ def machine_key(shape: tuple[int, int], dtype: torch.dtype, device: torch.device
         "muonlab": muonlab.__version__,
         "torch": torch.__version__,
         "machine": platform.machine(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": name,
         "dtype": str(dtype).removeprefix("torch."),
         "shape": list(shape),
     }
-
-
-@lru_cache(maxsize=1)
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
-
-
-def cache_directory() -> Path | None:
-    """Return where calibrations are kept: ``MUONLAB_CACHE``, else the user's cache directory; None without a home."""
-    chosen = os.environ.get("MUONLAB_CACHE")
-    if chosen:
-        return Path(chosen)
-    for variable in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
-        base = os.environ.get(variable, "")
-        if os.path.isabs(base):  # the standard has relative ones ignored
-            return Path(base) / "muonlab"
-    try:
-        return Path.home() / ".cache" / "muonlab"
-    except RuntimeError:
-        return None
 
 
 def _path(key: Mapping[str, Any]) -> Path | None:

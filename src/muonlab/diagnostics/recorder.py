@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +18,7 @@ from muonlab.diagnostics.covered_run import CoveredRun
 from muonlab.diagnostics.jsonl import RowFile
 from muonlab.diagnostics.rows import MEASURES, Measure, Row, matrix_row, whole_row
 from muonlab.diagnostics.watch import Seen, Watch, checked_state, muon_of
+from muonlab.orthogonalize.hardware import wait
 from muonlab.theory import RunBound
 
 
@@ -36,6 +39,7 @@ class Recorder:
         rows: the rows, if they go nowhere else.
         last: the rows of the last recorded step.
         run: the steps so far as the theorem sees them (with ``every=1``).
+        seconds: that recording has taken, for a clock of the training alone.
 
     Example:
         >>> import torch
@@ -70,6 +74,7 @@ class Recorder:
         self.rows: list[Row] = []
         self.last: list[Row] = []
         self.run = CoveredRun(optimizer)
+        self.seconds = 0.0
         self._current: list[Row] = []
         self._half_done = False
         self._began_at = 0
@@ -121,10 +126,22 @@ class Recorder:
 
     def _see(self, seen: Seen) -> None:
         self._half_done = True
-        row = matrix_row(seen, measure=self.measure, gradients=self.gradients)
-        self._current.append({"event": "matrix", "step": self.step + 1, **row, "lr": float(seen.group["lr"])})
+        wait(seen.M.device)
+        with self._timed():
+            row = matrix_row(seen, measure=self.measure, gradients=self.gradients)
+            self._current.append({"event": "matrix", "step": self.step + 1, **row, "lr": float(seen.group["lr"])})
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - began
 
     def _after(self, step: int, missing: list[str]) -> None:
+        with self._timed():
+            self._finish(step, missing)
+
+    def _finish(self, step: int, missing: list[str]) -> None:
         rows, self._current, self._half_done = self._current, [], False
         whole = whole_row(rows)
         if self._watch.every == 1:

@@ -11,7 +11,10 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +54,16 @@ class Throughput:
     dtype: str
     seconds: float
     flops_per_second: float
+
+
+@lru_cache(maxsize=1)
+def processor() -> str:
+    """Return the name of the processor, as far as the system tells."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 def wait(device: torch.device) -> None:

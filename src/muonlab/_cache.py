@@ -1,0 +1,21 @@
+"""Where what was computed once is kept for the next time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_directory() -> Path | None:
+    """Return ``MUONLAB_CACHE``, else ``muonlab`` in the user's cache directory; None without a home."""
+    chosen = os.environ.get("MUONLAB_CACHE")
+    if chosen:
+        return Path(chosen)
+    for variable in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        base = os.environ.get(variable, "")
+        if os.path.isabs(base):  # the standard has relative ones ignored
+            return Path(base) / "muonlab"
+    try:
+        return Path.home() / ".cache" / "muonlab"
+    except RuntimeError:
+        return None

@@ -1,0 +1,29 @@
+"""The lab: every model, dataset and study of the paper behind one command, resumable.
+
+Names resolve on first use, so that listing studies loads no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muonlab.lab.results import Results as Results
+    from muonlab.lab.results import load_results as load_results
+    from muonlab.lab.runner import run as run
+    from muonlab.lab.spec import Spec as Spec
+    from muonlab.lab.study import Study as Study
+
+_HOMES = {"Spec": "spec", "Study": "study", "run": "runner", "load_results": "results", "Results": "results"}
+__all__ = ["Results", "Spec", "Study", "load_results", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'muonlab.lab' has no attribute {name!r}: public names are {', '.join(__all__)}")
+    value = getattr(import_module(f"muonlab.lab.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

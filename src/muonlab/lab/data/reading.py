@@ -1,0 +1,152 @@
+"""Opens folders and repositories of the hub with Hugging Face's ``datasets``, its own caches in a scratch folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from muonlab.lab.data.registry import Dataset
+from muonlab.lab.data.sources import Source
+
+_PATIENCE = 10.0
+"""Seconds after which the hub counts as out of reach."""
+
+
+def missing(package: str, extra: str) -> ValueError:
+    """Return the error for a package that is not installed."""
+    return ValueError(f"this dataset needs the package {package}, got none installed: pip install muonlab[{extra}]")
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error's kind and first line, of the cause where a library has wrapped one."""
+    inner = error.__cause__ or error
+    lines = str(inner).strip().splitlines()
+    return f"{type(inner).__name__}: {lines[0]}" if lines else type(inner).__name__
+
+
+@contextmanager
+def opened(entry: Dataset, source: Source, scratch: Path) -> Iterator[tuple[Mapping[str, Any], str | None]]:
+    """Open the splits of a dataset, their columns checked, and say which revision of the hub it is.
+
+    Images are held in memory undecoded; text is a stream, of which only the documents that are used are fetched.
+
+    Args:
+        entry: the dataset.
+        source: a folder or the hub.
+        scratch: a directory for the library's own caches; removed by the caller.
+    """
+    try:
+        import datasets  # type: ignore[import-untyped]
+    except ImportError:
+        raise missing("datasets", "data") from None
+    scratch.mkdir(parents=True, exist_ok=True)
+    with _quiet(datasets), _hub_cache(scratch / "hub"):
+        revision = _revision(entry, source.where) if source.kind == "hub" else None
+        where, config = (source.where, entry.config) if source.folder is None else _folder(datasets, entry, source)
+        how: dict[str, Any] = {"streaming": True} if entry.kind == "tokens" else {"keep_in_memory": True}
+        try:
+            splits = datasets.load_dataset(where, config, cache_dir=str(scratch), revision=revision, **how)
+        except Exception as error:  # the library raises some thirty kinds
+            raise ValueError(
+                f"{source.phrase} must hold {entry.title} in the hub's layout, got something that cannot be read "
+                f"({first_line(error)}): fetch it again"
+            ) from error
+        yield {name: _checked(entry, source, splits, name) for name in entry.splits}, revision
+
+
+def tokenizer_file(entry: Dataset, source: Source, scratch: Path) -> Path:
+    """Return the file of the tokenizer, fetched into ``scratch`` if it comes from the hub."""
+    if source.tokenizer is not None:
+        return source.tokenizer / "tokenizer.json"
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.hf_hub_download(str(entry.tokenizer), "tokenizer.json", cache_dir=scratch / "hub"))
+    except Exception as error:
+        raise _unreachable(entry, str(entry.tokenizer), error) from error
+
+
+def _folder(datasets: Any, entry: Dataset, source: Source) -> tuple[str, str | None]:
+    """Return a folder as the library wants it; of a copy of a whole repository one part has to be named."""
+    where = os.path.abspath(source.folder or ".")  # a bare name could be one of the hub's
+    if set(where) & set("[]"):
+        raise ValueError(
+            f"a path to data must have no bracket, which datasets reads as a pattern, got {where}: move it"
+        )
+    try:
+        names = datasets.get_dataset_config_names(where)
+    except Exception as error:
+        raise ValueError(
+            f"{source.phrase} must hold {entry.title} in the hub's layout, got no data files "
+            f"({first_line(error)}): fetch it again"
+        ) from error
+    return where, entry.config if entry.config in names else None
+
+
+def _checked(entry: Dataset, source: Source, splits: Mapping[str, Any], name: str) -> Any:
+    if name not in splits:
+        raise ValueError(
+            f"{source.phrase} must have the splits {' and '.join(entry.splits)} of {entry.title}, "
+            f"got {', '.join(splits) or 'none'}: fetch it again"
+        )
+    split = splits[name]
+    got = list(split.features or {})
+    needed = entry.columns if entry.kind == "images" else entry.columns[:1]
+    if not set(needed) <= set(got):
+        raise ValueError(
+            f"split {name!r} of {source.phrase} must have the columns {' and '.join(entry.columns)}, "
+            f"got {', '.join(got) or 'none'}: use a copy of {entry.hub}"
+        )
+    return split
+
+
+def _revision(entry: Dataset, hub: str) -> str | None:
+    """Return the commit of a repository by one request; the library itself would try for half a minute."""
+    import huggingface_hub
+
+    try:
+        return huggingface_hub.HfApi().dataset_info(hub, timeout=_PATIENCE).sha
+    except Exception as error:
+        raise _unreachable(entry, hub, error) from error
+
+
+def _unreachable(entry: Dataset, hub: str, error: BaseException) -> ValueError:
+    return ValueError(
+        f"{entry.title} must come from the hub's {hub}, got no answer ({type(error).__name__}): "
+        f"connect to the network, or name a folder that holds a copy with --data DIR"
+    )
+
+
+@contextmanager
+def _quiet(datasets: Any) -> Iterator[None]:
+    """Keep the library's bars and messages from the terminal, where ours are."""
+    shown = not datasets.are_progress_bars_disabled()
+    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    datasets.disable_progress_bars()
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if shown:
+            datasets.enable_progress_bars()
+
+
+@contextmanager
+def _hub_cache(path: Path) -> Iterator[None]:
+    """Have downloads go to ``path``: ``load_dataset`` passes its ``cache_dir`` on for everything but these."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_CACHE
+    constants.HF_HUB_CACHE = str(path)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_CACHE = before

@@ -1,0 +1,132 @@
+"""Every model by name: what studies train, the contract tests run over and ``muonlab list models`` shows.
+
+A module of this package that calls :func:`register` is found by itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from muonlab import _checks
+from muonlab.lab.models.options import whole_numbers
+
+
+@dataclass(frozen=True)
+class Model:
+    """A registered model.
+
+    Args:
+        name: its name in specs and lists.
+        build: makes it from ``(shape, classes, **options)``.
+        shape: one example: ``(channels, height, width)``, or ``(block,)`` for tokens.
+        classes: the classes, or the size of the vocabulary.
+        parameters: how many it has at that shape and those classes, frozen ones included.
+        source: who described it, and where.
+    """
+
+    name: str
+    build: Callable[..., nn.Module]
+    shape: tuple[int, ...]
+    classes: int
+    parameters: int
+    source: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that it takes, with their defaults."""
+        _, _, *options = inspect.signature(self.build).parameters.values()
+        return {option.name: option.default for option in options}
+
+
+_REGISTRY: dict[str, Model] = {}
+
+
+def register(
+    name: str,
+    build: Callable[..., nn.Module],
+    *,
+    shape: tuple[int, ...],
+    classes: int,
+    parameters: int,
+    source: str,
+) -> Model:
+    """Add a model; a name that is taken is refused."""
+    if name in _REGISTRY:
+        raise ValueError(f"a model named {name!r} is registered already: choose another name")
+    if not source:
+        raise ValueError(f"model {name!r} needs a source: say who described it")
+    _REGISTRY[name] = Model(name, build, shape, classes, parameters, source)
+    return _REGISTRY[name]
+
+
+def models() -> Mapping[str, Model]:
+    """Return every registered model by name.
+
+    Example:
+        >>> from muonlab.lab.models import models
+        >>> models()["cifarnet"].parameters
+        1972792
+    """
+    package = import_module("muonlab.lab.models")
+    for module in pkgutil.iter_modules(package.__path__):
+        import_module(f"muonlab.lab.models.{module.name}")
+    return MappingProxyType(_REGISTRY)
+
+
+def build(name: str, *, shape: Sequence[int] | None = None, classes: int | None = None, **options: Any) -> nn.Module:
+    """Make a registered model with fresh weights, drawn from torch's global generator.
+
+    Args:
+        name: one of :func:`models`.
+        shape: one example, as the model's own ``shape`` unless given.
+        classes: the classes or the vocabulary, the model's own unless given.
+        **options: what the model lets vary, such as ``widths``.
+
+    Returns:
+        The network, on torch's default device, in training mode. If it has a method ``fit``, that is to see normalised
+        training images before the first step; if it has ``matrix_rules``, they are for ``split_params(rules=…)``.
+
+    Example:
+        >>> from muonlab.lab.models import build
+        >>> build("mlp-small", shape=(1, 8, 8)).head
+        Linear(in_features=64, out_features=10, bias=True)
+    """
+    found = models()
+    if name not in found:
+        near = difflib.get_close_matches(str(name), found) or list(found)
+        raise ValueError(f"name must be a registered model, got {name!r}: did you mean {', '.join(map(repr, near))}?")
+    model = found[name]
+    for option in options:
+        if option not in model.options:
+            accepted = ", ".join(model.options)
+            raise TypeError(f"model {name!r} takes the options {accepted}, got {option!r}: use one of these")
+    sizes = model.shape if shape is None else whole_numbers("shape", shape, like=model.shape)
+    number = model.classes if classes is None else _checks.integer("classes", classes, at_least=2)
+    return model.build(sizes, number, **options)
+
+
+def describe() -> dict[str, Any]:
+    """Return each registered model with its number of parameters, counted on a copy without memory."""
+    return {"models": [_describe(model) for model in models().values()]}
+
+
+def _describe(model: Model) -> dict[str, Any]:
+    with torch.device("meta"):
+        network = model.build(model.shape, model.classes)
+    return {
+        "name": model.name,
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "shape": list(model.shape),
+        "classes": model.classes,
+        "source": model.source,
+    }
