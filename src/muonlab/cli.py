@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -93,10 +94,64 @@ class Plan:
 class List:
     """Show what is registered."""
 
-    what: Annotated[Positional[Literal["polynomials", "optimizers"]], arg(name="what")] = "polynomials"
+    what: Annotated[
+        Positional[Literal["polynomials", "optimizers", "studies", "models", "datasets"]], arg(name="what")
+    ] = "polynomials"
     """Which registry."""
     json: bool = False
     """Print JSON."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run a study of the paper, or go on with it: finished cells are kept, interrupted ones go on to the same bits.
+
+    Exit code 0 if every cell is done, 1 if one failed, 2 for a wrong option or wrong data, 75 if SIGTERM or Ctrl-C
+    stopped it: everything is saved then, and the same command goes on.
+    """
+
+    study: Annotated[Positional[str], arg(name="STUDY")]
+    """One of: muonlab list studies."""
+    profile: Literal["smoke", "small", "paper"] = "smoke"
+    """Seconds; minutes per cell on two CPU cores, labelled as smaller; or the paper's setting in full."""
+    seeds: int | None = None
+    """Runs of each cell; the profile's number without it."""
+    data: str | None = None
+    """Folder with a folder for each dataset in the hub's layout; without it MUONLAB_DATA, else the hub."""
+    out: str | None = None
+    """Run directory; runs/STUDY-PROFILE without it."""
+    device: str = "cpu"
+    """cpu, cuda, cuda:N or mps."""
+    threads: int | None = None
+    """Threads of torch for a cell; without it those of the run directory, or the cores divided by the jobs."""
+    jobs: int = 1
+    """Cells at the same time; with more than one their seconds are not comparable."""
+    set: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE")] = ()
+    """Fields of the spec to replace in every cell, such as lr=0.1 epochs=3 clip=none."""
+    retry: bool = False
+    """Try cells again that failed."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between checkpoints."""
+    json: bool = False
+    """Print JSON."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Show which datasets are there, or decode them into the cache."""
+
+    what: Annotated[Positional[Literal["status", "prepare"]], arg(name="what")] = "status"
+    """Look, or decode."""
+    names: Annotated[Positional[tuple[str, ...]], arg(name="NAMES")] = ()
+    """Of: muonlab list datasets; all without any."""
+    data: str | None = None
+    """Folder with a folder for each dataset in the hub's layout; without it MUONLAB_DATA, else the hub."""
+    json: bool = False
+    """Print JSON."""
+    debug: bool = False
+    """Show the traceback of an error."""
 
 
 @dataclass(frozen=True)
@@ -112,77 +167,140 @@ Command = (
     | Annotated[Certify, subcommand("certify")]
     | Annotated[Plan, subcommand("plan")]
     | Annotated[List, subcommand("list")]
+    | Annotated[Run, subcommand("run")]
+    | Annotated[Data, subcommand("data")]
     | Annotated[Doctor, subcommand("doctor")]
 )
+Parsed = Rates | Certify | Plan | List | Run | Data | Doctor
 
 
-NO = ("violated", "not_applicable", "not_met")
-"""Verdicts with which a command ends in exit code 1; errors end in 2."""
+EXIT_CODES = {"violated": 1, "not_applicable": 1, "not_met": 1, "failed": 1, "open": 75}
+"""Of a report's status, where it is not 0. Errors end in 2; 75 says that the same command can be given again."""
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 """Words of torch's allocators when memory is short."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    command: Rates | Certify | Plan | List | Doctor = tyro.cli(
+    command: Parsed = tyro.cli(
         Command,
         args=argv,
         prog="muonlab",
-        description="Muon with Newton-Schulz: the proof as numbers for your matrices.",
+        description="Muon with Newton-Schulz: the proof as numbers for your matrices, and the paper's experiments.",
     )
     try:
         report, show = _answer(command)
         text = json.dumps(report, indent=2, allow_nan=False) if command.json else show(report)
-    except (ValueError, TypeError, OverflowError) as error:
-        print(f"muonlab: {error}", file=sys.stderr)
-        return 2
-    except (MemoryError, RuntimeError) as error:  # torch says by a RuntimeError that memory is short
-        got = str(error)
-        if not isinstance(error, MemoryError) and not any(words in got for words in NO_MEMORY):
+    except Exception as error:
+        said = _in_one_line(error)
+        if said is None or getattr(command, "debug", False):
             raise
-        got = got.splitlines()[0] if got.strip() else type(error).__name__
-        print(f"muonlab: there is not enough memory for this, got {got}: give it less at once", file=sys.stderr)
+        print(f"muonlab: {said}", file=sys.stderr)
         return 2
     encoding = sys.stdout.encoding or "utf-8"
     try:
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1 if report.get("status") in NO else 0
+    return EXIT_CODES.get(report.get("status", ""), 0)
 
 
-def _answer(command: Rates | Certify | Plan | List | Doctor) -> tuple[dict[str, Any], Callable[[dict[str, Any]], str]]:
-    """Return the command's report and the function that writes it for people."""
+def _in_one_line(error: Exception) -> str | None:
+    """Return what a user can do about an error; None if it is a fault of the program."""
+    if isinstance(error, (ValueError, TypeError, OverflowError)):
+        return str(error)
+    got = str(error).strip().splitlines()[:1] or [type(error).__name__]
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+    ):  # torch says by a RuntimeError that memory is short
+        return f"there is not enough memory for this, got {got[0]}: give it less at once"
+    if isinstance(error, OSError) and error.filename:
+        return f"a file or directory must be usable, got {error.filename}: {error.strerror}"
+    return None
+
+
+Answer = tuple[dict[str, Any], Callable[[dict[str, Any]], str]]
+"""A report, and the function that writes it for people."""
+
+
+def _answer(command: Parsed) -> Answer:
+    """Return the command's answer; what it needs is imported only now."""
+    options = dataclasses.asdict(command)
+    for name in ("json", "debug"):
+        options.pop(name, None)
+    return ANSWERS[type(command)](**options)
+
+
+def _rates(**options: Any) -> Answer:
+    from muonlab import console
+    from muonlab.theory import summary
+
+    return summary.rates(**options), console.rates
+
+
+def _certify(file: str, **options: Any) -> Answer:
+    from muonlab import console
+    from muonlab.diagnostics.certify_file import certify_file, report, written
+
+    outcome = certify_file(file, **options, progress=console.progress)
+    return report(*outcome), lambda _: written(*outcome)
+
+
+def _plan(shape: str, **options: Any) -> Answer:
+    from muonlab import console
+    from muonlab.diagnostics import plan
+
+    found = plan(console.shape(shape), **options)
+    return found.to_dict(), lambda _: str(found)
+
+
+def _list(what: str) -> Answer:
     from muonlab import console
 
-    if isinstance(command, Rates):
-        from muonlab.theory import summary
+    module, function = LISTS[what].split(":")
+    report: dict[str, Any] = getattr(import_module(f"muonlab.{module}"), function)()
+    return report, getattr(console, what)
 
-        options = dataclasses.asdict(command)
-        del options["json"]
-        return summary.rates(**options), console.rates
-    if isinstance(command, Certify):
-        from muonlab.diagnostics.certify_file import certify_file, report, written
 
-        options = dataclasses.asdict(command)
-        del options["json"]
-        outcome = certify_file(options.pop("file"), **options, progress=console.progress)
-        return report(*outcome), lambda _: written(*outcome)
-    if isinstance(command, Plan):
-        from muonlab.diagnostics import plan
+def _run(study: str, set: tuple[str, ...], **options: Any) -> Answer:
+    from muonlab import console, lab
+    from muonlab.lab.settings import read_words
+    from muonlab.lab.studies import find
+    from muonlab.lab.summary import report
 
-        options = dataclasses.asdict(command)
-        del options["json"]
-        found = plan(console.shape(options.pop("shape")), **options)
-        return found.to_dict(), lambda _: str(found)
-    if isinstance(command, List) and command.what == "optimizers":
-        from muonlab import optim
+    found = find(study)
+    settings = read_words(type(found.base), set)
+    return report(lab.run(found, **options, settings=settings, progress=True)), console.run
 
-        return optim.describe(), console.optimizers
-    if isinstance(command, List):
-        from muonlab.theory import summary
 
-        return summary.polynomials(), console.polynomials
+def _data(what: str, names: tuple[str, ...], data: str | None) -> Answer:
+    from muonlab import console
+    from muonlab.lab.data import prepare, status
+
+    found = status(data) if what == "status" else prepare(names or None, data, progress=console.reading)
+    return found, console.data
+
+
+def _doctor() -> Answer:
+    from muonlab import console
     from muonlab.orthogonalize.hardware import diagnose
 
     return diagnose(), console.doctor
+
+
+ANSWERS: dict[type, Callable[..., Answer]] = {
+    Rates: _rates,
+    Certify: _certify,
+    Plan: _plan,
+    List: _list,
+    Run: _run,
+    Data: _data,
+    Doctor: _doctor,
+}
+LISTS = {
+    "polynomials": "theory.summary:polynomials",
+    "optimizers": "optim:describe",
+    "studies": "lab.studies:describe",
+    "models": "lab.models:describe",
+    "datasets": "lab.data:describe",
+}

@@ -109,6 +109,85 @@ def optimizers(report: dict[str, Any]) -> str:
     return "\n".join([table(header, rows), "", *(f"{e['name']}: {e['source']}" for e in entries)])
 
 
+def studies(report: dict[str, Any]) -> str:
+    """Write the studies with their claims."""
+    rows = [
+        [s["number"], s["name"], s["title"], ", ".join(s["items"]), *s["cells"].values()] for s in report["studies"]
+    ]
+    profiles = list(report["studies"][0]["cells"])
+    header = ["no.", "name", "title", "of the paper", *(f"cells, {profile}" for profile in profiles)]
+    claims = [f"{s['name']}: {' '.join(s['claims'])}" for s in report["studies"]]
+    return "\n".join([table(header, rows), "", *claims, "", "Run one: muonlab run NAME --profile smoke"])
+
+
+def models(report: dict[str, Any]) -> str:
+    """Write the models with their sizes."""
+    rows = [
+        [m["name"], f"{m['parameters']:,}", "x".join(map(str, m["shape"])), m["classes"], m["source"]]
+        for m in report["models"]
+    ]
+    return table(["name", "parameters", "input", "classes", "source"], rows)
+
+
+def datasets(report: dict[str, Any]) -> str:
+    """Write the datasets and where they come from."""
+    rows = [
+        [
+            d["name"],
+            d["title"],
+            d["hub"] or "embedded",
+            "x".join(map(str, d["shape"])),
+            d["classes"],
+            d["train"],
+            d["test"],
+        ]
+        for d in report["datasets"]
+    ]
+    return table(["name", "title", "hub", "shape", "classes", "train", "test"], rows)
+
+
+def data(report: dict[str, Any]) -> str:
+    """Write which datasets are at hand."""
+    columns = ("name", "source", "where", "label", "train", "test", "cached")
+    rows = [[d[column] for column in columns] for d in report["datasets"]]
+    problems = [f"{d['name']}: {d['problem']}" for d in report["datasets"] if d["problem"]]
+    return "\n".join([table(columns, rows), *([""] if problems else []), *problems])
+
+
+def run(report: dict[str, Any]) -> str:
+    """Write the outcome of a study: a line for each place on its axes, mean and spread over the seeds."""
+    places = report["places"]
+    names = [name for name in places[0] if name not in ("label", "runs", "done")] if places else []
+    rows = [[p["label"], f"{p['done']} of {p['runs']}", *(_spread(p.get(name)) for name in names)] for p in places]
+    smaller = report["smaller_than_the_paper"]
+    notes = [
+        *([f"Profile {report['profile']}, not the paper's setting: {smaller}"] if smaller else []),
+        *(f"Data: {d['words']}" for d in report["data"].values()),
+        *([] if report["seconds_comparable"] else ["Several cells ran at the same time: their seconds tell little."]),
+        *(f"Failed: {f['cell']}: {f['error']}" for f in report["failures"]),
+    ]
+    ends = {
+        "done": f"Done: {report['folder']}",
+        "failed": f"Some cells failed; --retry tries them again. The rest is in {report['folder']}",
+        "open": f"Stopped, and saved in {report['folder']}: the same command goes on.",
+    }
+    header = ["", "runs", *(name.replace("_", " ") for name in names)]
+    return "\n".join([table(header, rows), "", *notes, ends[report["status"]]])
+
+
+def _spread(value: dict[str, float] | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value['mean']:.4g}" + (f" ± {value['std']:.2g}" if value["std"] else "")
+
+
+def reading(done: int, total: int, what: str) -> None:
+    """Show on a terminal how far the reading of data is; elsewhere nothing."""
+    if sys.stderr.isatty():
+        end = "\r" if done < total else "\r\x1b[K"
+        print(f"{what}: {done:,} of {total:,}", end=end, file=sys.stderr, flush=True)
+
+
 def doctor(report: dict[str, Any]) -> str:
     """Write the description of the machine."""
     versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items())

@@ -94,3 +94,17 @@ def test_every_citation_in_the_code_has_a_row():
         for kind, number in cited(path.read_text()):
             known = f"{kind} {number}" in names or kind in ("Table", "Figure")
             assert known, f"{path.name} cites {kind} {number}, which is not in docs/paper-map.md"
+
+
+def test_every_table_and_figure_has_the_study_that_makes_it_again():
+    from muonlab.lab.studies import studies
+
+    items = {row["item"]: row for row in ROWS if "study" in row}
+    assert {f"Table {n}" for n in range(1, 9)} | {f"Figure {n}" for n in range(1, 12)} == set(items)
+    for study in studies().values():
+        for item in study.items:
+            if item.startswith(("Table", "Figure")):
+                assert items[item]["study"] == f"`muonlab run {study.name}`"
+                assert getattr(resolve(items[item]["code"].strip("`")), "STUDY", None) is study
+    remade = {item for study in studies().values() for item in study.items}
+    assert set(items) - {"Table 1"} <= remade

@@ -1,0 +1,115 @@
+"""One cell from its folder to its outcome: run by this process, or by a worker."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from muonlab.lab.desk import Stopped
+from muonlab.lab.rowfiles import RowFiles
+from muonlab.lab.settings import Settings
+from muonlab.lab.store import FULL_DISK, CellFolder, locked
+
+Outcome = Literal["done", "failed", "stopped"]
+Show = Callable[[int, int, dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell to be run: plain values, so that a worker process can be given it.
+
+    Args:
+        folder: of the cell.
+        spec: of the cell.
+        work: ``module:function`` that runs it.
+        data: folder with folders of data, or None.
+        checkpoint_seconds: between checkpoints.
+        jobs: cells that run at the same time; with more than one, clocks measure a shared machine.
+    """
+
+    folder: Path
+    spec: Settings
+    work: str
+    data: Path | None
+    checkpoint_seconds: float
+    jobs: int = 1
+
+
+class CellDesk:
+    """The :class:`muonlab.lab.desk.Desk` of a cell."""
+
+    def __init__(self, job: Job, stopping: Callable[[], bool], show: Show) -> None:
+        self.folder, self.data, self.checkpoint_seconds = job.folder, job.data, job.checkpoint_seconds
+        self._stopping, self._show = stopping, show
+        self._files = RowFiles(job.folder)
+        self.begin, self.lines, self.close = self._files.cut, self._files.settle, self._files.close
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the work should save and stop."""
+        return self._stopping()
+
+    def write(self, row: dict[str, Any], file: str = "metrics") -> None:
+        """Append a row."""
+        self._files.write(row, file)
+
+    def progress(self, done: int, total: int, **numbers: float) -> None:
+        """Show how far the cell is."""
+        self._show(done, total, numbers)
+
+
+def function_of(work: str) -> Callable[..., dict[str, Any]]:
+    """Return the function that ``module:function`` names."""
+    module, _, name = work.partition(":")
+    function: Callable[..., dict[str, Any]] = getattr(import_module(module), name)
+    return function
+
+
+def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
+    """Run a cell to its end, its failure or the bell, and mark its folder accordingly.
+
+    A full disk is not the cell's failure: it is raised, and the cell stays open.
+    """
+    folder = CellFolder(job.folder)
+    with locked(job.folder), threads(job.spec.threads):
+        desk = CellDesk(job, stopping, show)
+        began = time.time()
+        try:
+            summary = function_of(job.work)(job.spec, desk)
+            desk.lines()
+        except Stopped:
+            return "stopped"
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in FULL_DISK:
+                raise
+            folder.fail({"error": describe(error), "traceback": traceback.format_exc(), "time": time.time()})
+            return "failed"
+        finally:
+            desk.close()
+        folder.finish({"summary": summary, "jobs": job.jobs, "began": began, "ended": time.time()})
+    return "done"
+
+
+def describe(error: BaseException) -> str:
+    """Return an error in one line."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}".rstrip(": ")
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads inside."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

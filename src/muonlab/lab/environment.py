@@ -1,0 +1,59 @@
+"""What a run was made with: hardware, versions, commit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from muonlab import __version__
+
+LIBRARIES = ("torch", "numpy", "datasets", "tokenizers", "safetensors", "scikit-learn")
+
+
+def environment() -> dict[str, Any]:
+    """Return hardware, versions and the commit of the source, as far as they can be told."""
+    import torch
+
+    from muonlab.orthogonalize.hardware import processor
+
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "muonlab": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": processor(),
+        "cores": os.cpu_count(),
+        "gpus": devices,
+        "libraries": {name: _version(name) for name in LIBRARIES},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Return the commit of the source, with a plus if files were changed since; None outside a repository."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None  # installed inside some other project's repository
+    commit = git("rev-parse", "HEAD")
+    return commit and commit + ("+" if git("status", "--porcelain", "--", str(here)) else "")

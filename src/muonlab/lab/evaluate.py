@@ -1,0 +1,41 @@
+"""The criterion of a run, and the numbers on its held-out data."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from muonlab.lab.data import Examples
+from muonlab.lab.spec import Spec
+
+AT_ONCE = 1_000
+"""Images in one pass of an evaluation, unless the spec allows fewer."""
+
+
+def logits_of(model: nn.Module, x: Tensor, spec: Spec) -> Tensor:
+    """Return float32 logits, a row for each label: (b, classes), or (b · block, vocabulary) of text."""
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=spec.precision == "bfloat16"):
+        logits: Tensor = model(x)
+    return logits.float().flatten(0, -2)
+
+
+def criterion(model: nn.Module, x: Tensor, y: Tensor, spec: Spec) -> Tensor:
+    """Return the mean cross-entropy with smoothed labels."""
+    return cross_entropy(logits_of(model, x, spec), y.flatten(), label_smoothing=spec.smoothing)
+
+
+@torch.no_grad()
+def held_out_numbers(model: nn.Module, examples: Examples, spec: Spec) -> dict[str, float]:
+    """Return the criterion, the plain cross-entropy and the accuracy on held-out data, without augmentation."""
+    model.eval()
+    smoothed = plain = correct = count = 0.0
+    most = spec.micro_batch or (spec.batch_size if spec.block else AT_ONCE)
+    for index in torch.split(torch.arange(len(examples)), most):
+        x, y = examples.batch(index)
+        logits, labels = logits_of(model, x, spec), y.flatten()
+        plain += float(cross_entropy(logits, labels, reduction="sum"))
+        smoothed += float(cross_entropy(logits, labels, reduction="sum", label_smoothing=spec.smoothing))
+        correct += float((logits.argmax(-1) == labels).sum())
+        count += labels.numel()
+    return {"test_loss": smoothed / count, "test_cross_entropy": plain / count, "test_accuracy": correct / count}

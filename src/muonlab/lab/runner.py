@@ -1,0 +1,195 @@
+"""Studies, run: every cell that is not done, one by one or side by side, resumable at any moment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from muonlab import _checks
+from muonlab.lab.bell import Bell, listening
+from muonlab.lab.board import Board, board, reading
+from muonlab.lab.cells import Job, Outcome, Show, run_cell
+from muonlab.lab.environment import environment
+from muonlab.lab.results import Results, listed, load_results, read_cell
+from muonlab.lab.spec import Spec
+from muonlab.lab.store import FULL_DISK, CellFolder, head, key, opened, read_head, write_json
+from muonlab.lab.studies import find
+from muonlab.lab.study import PROFILES, Cell, Profile, Study
+from muonlab.lab.workers import run_side_by_side
+
+
+def run(
+    study: Study | str,
+    profile: str = "smoke",
+    *,
+    seeds: int | None = None,
+    data: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    device: str = "cpu",
+    threads: int | None = None,
+    jobs: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    retry: bool = False,
+    checkpoint_seconds: float = 60.0,
+    progress: bool = False,
+) -> Results:
+    """Run the cells of a study that are not done; return all of them.
+
+    A finished cell is never run again, an interrupted one goes on from its last checkpoint to the same bits, a failed
+    one is kept with its traceback and tried again only with ``retry``. SIGTERM and Ctrl-C save and return early: the
+    status of the results is then ``"open"``.
+
+    Args:
+        study: a name of ``muonlab list studies``, or a :class:`Study`.
+        profile: ``"smoke"``, ``"small"`` or ``"paper"``.
+        seeds: runs of each cell; None is the profile's number.
+        data: folder with a folder for each dataset in the hub's layout; None is ``MUONLAB_DATA``, else the hub.
+        out: run directory; None is ``runs/STUDY-PROFILE``.
+        device: ``"cpu"``, ``"cuda"``, ``"mps"``.
+        threads: of torch for a cell; None is that of the run directory, or of the profile, or the cores over ``jobs``.
+        jobs: cells at the same time. With more than one, seconds are of a shared machine.
+        settings: fields of the spec to replace in every cell.
+        retry: whether cells that failed are tried again.
+        checkpoint_seconds: between checkpoints.
+        progress: whether to show progress on the standard error.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     results = run("quickstart", out=folder, settings={"steps": 2, "epochs": None})
+        >>> results.status
+        'done'
+    """
+    study = find(study) if isinstance(study, str) else study
+    _checks.integer("jobs", jobs, at_least=1)
+    _checks.non_negative("checkpoint_seconds", checkpoint_seconds)
+    folder = Path("runs") / f"{study.name}-{profile}" if out is None else Path(out)
+    _checks.one_of("profile", profile, PROFILES)
+    count = _threads(threads, jobs, folder, study.profiles[profile])  # type: ignore[index]
+    cells = study.cells(profile, seeds=seeds, device=device, threads=count, settings=settings)
+    root = None if data is None else Path(data)
+    with _room(folder):
+        origins = _identified(cells, root, visible=progress)
+        of = head(study, profile, {**(settings or {}), "device": device, "threads": count}, origins)
+        planned = _planned(folder, study, cells, origins)
+        todo = [one for one in planned if one[1].status == "open" or (retry and one[1].status == "failed")]
+        if todo:  # before anything is written
+            _check(study, [cell for cell, _, _ in todo])
+        with opened(folder, of):
+            _write_about(folder, planned, study, begun=bool(todo))
+            work = [Job(place.path, cell.spec, study.work, root, checkpoint_seconds, jobs) for cell, place, _ in todo]
+            names = [f"{cell.label}, seed {cell.spec.seed}" for cell, _, _ in todo]
+            with listening() as bell, board(study.title, len(work), visible=progress) as shown:
+                _run_all(work, names, jobs, bell, shown)
+    return load_results(folder)
+
+
+def _threads(asked: int | None, jobs: int, folder: Path, profile: Profile) -> int:
+    if asked is not None:
+        return _checks.integer("threads", asked, at_least=1)
+    found = read_head(folder)
+    if found is not None:  # its cells are of so many threads, whatever machine this is
+        return int(found["settings"]["threads"])
+    return profile.threads or max(1, (os.cpu_count() or 1) // jobs)
+
+
+def _identified(cells: Sequence[Cell], root: Path | None, *, visible: bool) -> dict[str, dict[str, Any]]:
+    """Return hash and origin of the cells' datasets, each decoded into the cache if it is not there yet."""
+    from muonlab.lab.data import identify
+
+    wanted = {(s.dataset, s.train, s.test, s.block) for s in (cell.spec for cell in cells) if isinstance(s, Spec)}
+    found: dict[str, dict[str, Any]] = {}
+    for name, train, test, block in wanted:
+        with reading(name, visible=visible) as show:
+            identity = identify(name, root=root, train=train, test=test, block=block, progress=show)
+        found[name] = {"hash": identity.hash, **asdict(identity.origin)}
+    return found
+
+
+def _planned(
+    folder: Path, study: Study, cells: Sequence[Cell], origins: Mapping[str, Mapping[str, Any]]
+) -> list[tuple[Cell, CellFolder, str]]:
+    """Return each cell with its folder and its key."""
+    planned = []
+    for cell in cells:
+        origin = origins.get(getattr(cell.spec, "dataset", ""), {})
+        hashed = key(cell, study.work, origin.get("hash"))
+        planned.append((cell, CellFolder(folder / "cells" / f"{cell.name}-{hashed[:12]}"), hashed))
+    return planned
+
+
+def _check(study: Study, cells: Sequence[Cell]) -> None:
+    """Let the work refuse specs that it cannot run."""
+    module = import_module(study.work.partition(":")[0])
+    if hasattr(module, "check"):
+        for cell in cells:
+            module.check(cell.spec)
+
+
+def _write_about(folder: Path, planned: Sequence[tuple[Cell, CellFolder, str]], study: Study, *, begun: bool) -> None:
+    """Write the cells in order and, when some are to be run, what they are run with."""
+    for cell, place, hashed in planned:
+        place.create(cell, hashed)
+    names = [place.path.name for _, place, _ in planned]
+    earlier = listed(folder)
+    if not set(names) <= set(earlier):
+        write_json(folder / "cells.json", {"cells": [*names, *(name for name in earlier if name not in names)]})
+    if begun:
+        about = {"claims": list(study.claims), "items": list(study.items), "command": sys.argv}
+        write_json(folder / "env.json", {**environment(), **about})
+
+
+def _run_all(jobs: Sequence[Job], names: Sequence[str], count: int, bell: Bell, shown: Board) -> None:
+    for number, outcome in _outcomes(jobs, names, count, bell, shown):
+        shown.end(names[number], _words(jobs[number], outcome))
+
+
+def _outcomes(
+    jobs: Sequence[Job], names: Sequence[str], count: int, bell: Bell, shown: Board
+) -> Iterator[tuple[int, Outcome]]:
+    if count == 1:
+        for number, job in enumerate(jobs):
+            if bell.rung:
+                return
+            yield number, run_cell(job, lambda: bell.rung, shown.begin(names[number]))
+        return
+    shows: dict[int, Show] = {}
+
+    def begin(number: int) -> None:
+        shows[number] = shown.begin(names[number])
+
+    for ended in run_side_by_side(jobs, count, bell, shows.__getitem__, begin):
+        if ended.outcome is None:
+            raise ValueError(f"a worker could not go on, got {ended.error}: what is finished is kept, run again")
+        yield ended.number, ended.outcome
+
+
+def _words(job: Job, outcome: Outcome) -> str:
+    if outcome == "stopped":
+        return "stopped, saved"
+    result = read_cell(job.folder)
+    if outcome == "failed":
+        return f"failed: {result.error}"
+    last = result.metrics[-1] if result.metrics else {}
+    told = [f"{name.replace('_', ' ')} {last[name]:.4g}" for name in ("train_loss", "test_loss") if name in last]
+    seconds = result.summary.get("seconds")
+    return ", ".join(["done", *told, *([f"{seconds:.3g} s"] if seconds is not None else [])])
+
+
+@contextmanager
+def _room(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        raise ValueError(
+            f"there must be room on the disk, got {error.strerror} while writing {folder}: make room and run the same "
+            f"command again; what was finished is kept"
+        ) from error

@@ -1,0 +1,107 @@
+"""What one training run is: model, data, optimizer, schedule, seed, as one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from muonlab import _checks
+from muonlab.lab.settings import Settings
+
+Augmentation = Literal["none", "flip", "flip+translate"]
+
+
+@dataclass(frozen=True)
+class Spec(Settings):
+    """One training run. Fields on which the paper is silent say what was chosen, and why.
+
+    Args:
+        model: a name of ``muonlab list models``.
+        dataset: a name of ``muonlab list datasets``.
+        optimizer: of the hidden matrices and filters: ``"sgdm"`` (Algorithm 3), ``"muon"`` (Algorithm 1 as the
+            experiments run it: ``M/‖M‖_F``, weights renormalised to √out) or ``"svd"`` (Algorithm 2, likewise).
+        q: Newton-Schulz steps; 0 normalises only.
+        kappa: degree of the Taylor polynomial.
+        polynomial: ``"taylor"``, or a preset of ``muonlab list polynomials`` (the paper's ad-hoc one is ``jordan``).
+        lr: η of the main optimizer.
+        momentum: β of the main optimizer, heavy-ball.
+        aux_lr: of the auxiliary Nesterov SGD on biases, norms and embeddings. None is ``lr``: where the paper
+            gives one learning rate, it is taken for all parameters.
+        head_lr: of the same on the output layer; None is ``aux_lr``.
+        aux_momentum: of the same; None is ``momentum``.
+        weight_decay: decoupled, of the main optimizer alone. The paper names none.
+        main_on: ``"hidden"`` leaves the output layer and embeddings to the auxiliary optimizer, as the paper does in
+            CifarNet and does not say elsewhere; ``"all"`` takes every matrix but embeddings.
+        smoothing: of labels.
+        clip: largest norm of all gradients together; None leaves them.
+        loss: ``"mean"`` or ``"sum"`` over a batch. The paper does not say; after clipping to 1 the two differ little.
+            Reported losses are means.
+        augmentation: of training images. The paper describes none, so none is the default.
+        batch_size: examples per update, on all devices together. The paper's "8" on 8 GPUs may be 64: a setting.
+        micro_batch: most examples in one pass forward and back; gradients are summed over the parts.
+        epochs: passes over the training data (a last part smaller than a batch is left out), or None with ``steps``.
+        steps: updates, or None with ``epochs``.
+        warmup: part of the updates in which the learning rates rise linearly; then they fall to 0 by a cosine.
+        evaluate_every: updates between evaluations; None is an epoch.
+        train: training examples (tokens of text) to use; None is all of them.
+        test: likewise, of the held-out ones.
+        block: tokens in a sequence of text; None for images.
+        first_width: output channels of CifarNet's first convolution in its first group; None is the model's own.
+        logit_scale: factor on CifarNet's logits; None is the model's own (1/256).
+        precision: ``"float32"``, or ``"bfloat16"`` for passes forward and back by autocast.
+        record_every: updates between recorded certificates; 0 records none.
+        watch: name of a parameter whose gradient's nuclear norm is measured at every update; None watches none.
+    """
+
+    model: str = "mlp-small"
+    dataset: str = "digits"
+    optimizer: Literal["sgdm", "muon", "svd"] = "muon"
+    q: int = 3
+    kappa: int = 2
+    polynomial: str = "taylor"
+    lr: float = 0.08
+    momentum: float = 0.7
+    aux_lr: float | None = None
+    head_lr: float | None = None
+    aux_momentum: float | None = None
+    weight_decay: float = 0.0
+    main_on: Literal["hidden", "all"] = "hidden"
+    smoothing: float = 0.0
+    clip: float | None = 1.0
+    loss: Literal["mean", "sum"] = "mean"
+    augmentation: Augmentation = "none"
+    batch_size: int = 128
+    micro_batch: int | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    warmup: float = 0.05
+    evaluate_every: int | None = None
+    train: int | None = None
+    test: int | None = None
+    block: int | None = None
+    first_width: int | None = None
+    logit_scale: float | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+    record_every: int = 0
+    watch: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lr", "aux_lr", "head_lr", "clip", "logit_scale"):
+            if getattr(self, name) is not None:
+                _checks.positive(name, getattr(self, name))
+        for name in ("momentum", "aux_momentum", "warmup", "smoothing"):
+            if getattr(self, name) is not None:
+                _checks.real(name, getattr(self, name), low=0.0, high=1.0, high_open=True)
+        _checks.non_negative("weight_decay", self.weight_decay)
+        for name in ("q", "record_every"):
+            _checks.integer(name, getattr(self, name), at_least=0)
+        counts = ("epochs", "steps", "micro_batch", "evaluate_every", "train", "test", "block", "first_width")
+        for name in ("kappa", "batch_size", *counts):
+            if getattr(self, name) is not None:
+                _checks.integer(name, getattr(self, name), at_least=1)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether certificates are recorded: of Newton-Schulz and exact polar steps, not of SGD-M."""
+        return self.record_every > 0 and self.optimizer != "sgdm"

@@ -1,0 +1,67 @@
+"""CifarNet on CIFAR-10 as Figure 1 trains it, and smaller: what five studies vary one thing of."""
+
+from __future__ import annotations
+
+from muonlab.lab.spec import Spec
+from muonlab.lab.study import Axis, Profile, ProfileName
+
+BASE = Spec(
+    model="cifarnet",
+    dataset="cifar10",
+    q=3,
+    kappa=2,
+    lr=0.0860632,
+    momentum=0.730778,
+    aux_lr=1.4949e-3,
+    head_lr=1.72446,
+    aux_momentum=0.989703,
+    smoothing=0.2,
+    clip=1.0,
+    batch_size=512,
+    epochs=50,
+    warmup=0.05,
+)
+
+_ON_CPU = {"batch_size": 256}  # the fallback that the paper names
+_SMOKE = {
+    "model": "cifarnet-smoke",
+    "train": 512,
+    "test": 100,
+    "batch_size": 32,
+    "epochs": 2,
+    "evaluate_every": 8,
+}
+
+
+def profiles(
+    *,
+    own_batch_size: bool = False,
+    small: tuple[int, int] = (5_000, 10),
+    smoke_axes: tuple[Axis, ...] = (),
+) -> dict[ProfileName, Profile]:
+    """Return the three profiles of a study of CifarNet.
+
+    Args:
+        own_batch_size: whether the study varies the batch size, so that no profile may set it.
+        small: training images and epochs of the small profile.
+        smoke_axes: axes with fewer points in the smoke profile.
+    """
+    settings = {name: value for name, value in _SMOKE.items() if not (own_batch_size and name == "batch_size")}
+    fallback = {} if own_batch_size else _ON_CPU
+    train, epochs = small
+    batch = "" if own_batch_size else ", batches of 32"
+    return {
+        "smoke": Profile(
+            1,
+            f"a network of 16, 24 and 24 channels, 512 training and 100 test images{batch}, 2 epochs, 1 run",
+            settings,
+            smoke_axes,
+        ),
+        "small": Profile(
+            3,
+            f"a network of 32, 64 and 64 channels, {train:,} training and 1,000 test images, {epochs} epochs, 3 runs",
+            {"model": "cifarnet-small", "train": train, "test": 1_000, "epochs": epochs},
+            on_cpu=fallback,
+        ),
+        "paper": Profile(5, on_cpu=fallback),
+    }

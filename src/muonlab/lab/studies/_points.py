@@ -1,0 +1,17 @@
+"""The optimizers that the paper compares, labelled as its tables label them."""
+
+from __future__ import annotations
+
+from muonlab.lab.study import Axis, Point
+
+SGD_M = Point("SGD-M", {"optimizer": "sgdm"})
+SVD = Point("Muon (SVD)", {"optimizer": "svd"})
+
+
+def muon(q: int) -> Point:
+    """Return Muon with q Newton-Schulz steps (Kim & Oh 2026, Algorithm 1)."""
+    return Point(f"Muon (q={q})", {"optimizer": "muon", "q": q})
+
+
+OPTIMIZERS = Axis("optimizer", (SGD_M, muon(1), muon(2), muon(3), SVD))
+"""What Tables 2 and 4-7 compare."""

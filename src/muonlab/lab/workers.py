@@ -1,0 +1,141 @@
+"""Cells side by side: worker processes that take one cell after another, and die with nothing lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import NamedTuple
+
+from muonlab.lab.bell import Bell, listening
+from muonlab.lab.cells import Job, Outcome, Show, describe, run_cell
+from muonlab.lab.store import CellFolder
+
+_CONTEXT = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads in an unknown state
+
+
+class Ended(NamedTuple):
+    """How the job of a number ended; ``error`` stops the whole study."""
+
+    number: int
+    outcome: Outcome | None
+    error: str | None = None
+
+
+class _Worker:
+    """A process, the pipe to it, and the number of the job that it has."""
+
+    def __init__(self) -> None:
+        self.pipe, theirs = _CONTEXT.Pipe()
+        self.process: SpawnProcess = _CONTEXT.Process(target=_work, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.number = -1
+
+    def take(self, number: int, job: Job) -> None:
+        self.number = number
+        self.pipe.send(job)
+
+    def retire(self) -> None:
+        self.pipe.close()  # the worker reads the end of its pipe, and ends
+        self.process.join()
+
+
+def run_side_by_side(
+    jobs: Sequence[Job], count: int, bell: Bell, show: Callable[[int], Show], begin: Callable[[int], None]
+) -> Iterator[Ended]:
+    """Run jobs on ``count`` workers; yield how each ended, as it ends.
+
+    Args:
+        jobs: to run.
+        count: of workers.
+        bell: when it rings, workers save what they have in hand, and no job is begun.
+        show: gives the function that shows the progress of a job by number.
+        begin: called with a job's number when a worker takes it.
+    """
+    waiting = list(enumerate(jobs))[::-1]
+    workers: list[_Worker] = []
+    try:
+        while waiting or workers:
+            while waiting and len(workers) < count and not bell.rung:
+                workers.append(_Worker())
+                _give(workers[-1], waiting, begin)
+            if not workers:
+                return
+            for worker in _ready(workers, bell):
+                ended = _listen(worker, jobs, show)
+                if ended is None:
+                    continue
+                yield ended
+                if waiting and not bell.rung and worker.process.is_alive():
+                    _give(worker, waiting, begin)
+                else:
+                    worker.retire()
+                    workers.remove(worker)
+    finally:
+        for worker in workers:
+            worker.process.terminate()
+        for worker in workers:
+            worker.process.join()
+
+
+def _give(worker: _Worker, waiting: list[tuple[int, Job]], begin: Callable[[int], None]) -> None:
+    number, job = waiting.pop()
+    begin(number)
+    worker.take(number, job)
+
+
+def _ready(workers: list[_Worker], bell: Bell) -> list[_Worker]:
+    """Wait for a worker to say something; a bell that rings meanwhile is passed on."""
+    told = False
+    while True:
+        if bell.rung and not told:
+            told = True
+            for worker in workers:
+                worker.process.terminate()  # SIGTERM: saves and ends its cell
+        found = wait([worker.pipe for worker in workers], timeout=0.2)
+        if found:
+            return [worker for worker in workers if worker.pipe in found]
+
+
+def _listen(worker: _Worker, jobs: Sequence[Job], show: Callable[[int], Show]) -> Ended | None:
+    try:
+        message = worker.pipe.recv()
+    except (EOFError, ConnectionResetError):
+        worker.process.join()
+        code = worker.process.exitcode
+        why = f"its process ended with code {code}" + (": out of memory?" if code == -signal.SIGKILL else "")
+        CellFolder(jobs[worker.number].folder).fail({"error": why, "traceback": "", "time": None})
+        return Ended(worker.number, "failed")
+    if message[0] == "progress":
+        show(worker.number)(*message[1:])
+        return None
+    return Ended(worker.number, *message[1:])
+
+
+def _work(pipe: Connection) -> None:
+    """Take jobs from the pipe until it ends: the body of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent passes it on
+    with listening((signal.SIGTERM,)) as bell:
+
+        def show(done: int, total: int, numbers: dict[str, float]) -> None:
+            try:
+                pipe.send(("progress", done, total, numbers))
+            except OSError:  # the parent is gone: save and end
+                bell.ring()
+
+        while not bell.rung:
+            try:
+                job: Job = pipe.recv()
+            except (EOFError, OSError):
+                return
+            try:
+                outcome, why = run_cell(job, lambda: bell.rung, show), None
+            except Exception as error:
+                outcome, why = None, describe(error)
+            try:
+                pipe.send(("ended", outcome, why))
+            except OSError:
+                return

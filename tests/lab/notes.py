@@ -1,0 +1,26 @@
+"""A desk that keeps what a cell writes, for tests of work without the runner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Notes:
+    """Rows and progress in lists; ``stopping`` is what the bell says."""
+
+    def __init__(self, *, stopping: bool = False) -> None:
+        self.stopping, self.begun = stopping, 0
+        self.rows: list[dict[str, Any]] = []
+        self.seen: list[tuple[int, int]] = []
+
+    def begin(self, lines: dict[str, int]) -> None:
+        assert lines == {}
+        self.begun += 1
+
+    def write(self, row: dict[str, Any], file: str = "metrics") -> None:
+        assert self.begun == 1, "rows are written after begin"
+        assert file == "metrics"
+        self.rows.append(row)
+
+    def progress(self, done: int, total: int, **_: float) -> None:
+        self.seen.append((done, total))

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from muonlab.lab import cells, load_results, run, runner, store
+from muonlab.lab.desk import Stopped
+from muonlab.lab.summary import report
+from tests.lab.tiny import SPEC, study, without_clock
+
+# Works of cells that the tests below name as "tests.lab.test_runner:…".
+
+
+def succeed(spec, desk):
+    desk.begin({})
+    desk.write({"event": "measured", "seed": spec.seed})
+    return {"seconds": 1.0}
+
+
+def fail_with_muon(spec, desk):
+    desk.begin({})
+    if spec.optimizer == "muon" and not (desk.folder / "mended").exists():
+        raise ArithmeticError("no luck\nsecond line")
+    return {}
+
+
+def fill_the_disk(spec, desk):
+    desk.begin({})
+    if spec.optimizer == "muon":
+        raise OSError(errno.ENOSPC, "No space left on device")
+    return {}
+
+
+def ring_the_bell(spec, desk):
+    desk.begin({})
+    if spec.optimizer == "sgdm":
+        os.kill(os.getpid(), signal.SIGTERM)
+    while not desk.stopping:
+        time.sleep(0.01)
+    raise Stopped
+
+
+def wait_for_the_bell(spec, desk):
+    desk.begin({})
+    (desk.folder / "started").touch()
+    while not desk.stopping:
+        time.sleep(0.01)
+    raise Stopped
+
+
+def die(spec, desk):
+    desk.begin({})
+    if spec.optimizer == "muon":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+HERE = "tests.lab.test_runner"
+
+
+def snapshot(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# ------------------------------------------------------------------------------------------------------- artefacts
+
+
+def test_a_run_directory_has_everything_that_it_should(tmp_path):
+    results = run(study(), out=tmp_path, seeds=2)
+    assert results.status == "done"
+    assert [(cell.label, cell.seed) for cell in results.cells] == [
+        ("SGD-M", 0), ("SGD-M", 1), ("Muon (q=3)", 0), ("Muon (q=3)", 1),
+    ]  # fmt: skip
+    head = json.loads((tmp_path / "study.json").read_text())
+    assert head["study"] == "tiny"
+    assert head["settings"] == {"device": "cpu", "threads": 1}
+    assert head["data"]["digits"]["label"] == "subset"  # 256 of the 1,437 images
+    environment = json.loads((tmp_path / "env.json").read_text())
+    assert environment["libraries"]["torch"].startswith("2.")
+    assert environment["cores"] == os.cpu_count()
+    for cell in results.cells:
+        assert {p.name for p in cell.folder.iterdir()} == {
+            "spec.json", "metrics.jsonl", "done.json", "weights.safetensors", "lock",
+        }  # fmt: skip
+        assert json.loads((cell.folder / "spec.json").read_text())["spec"] == dict(cell.spec)
+        assert [row["step"] for row in cell.metrics] == [0, 5, 10, 12]
+
+
+def test_a_finished_study_is_not_touched_again(tmp_path, monkeypatch):
+    run(study(), out=tmp_path)
+    before = snapshot(tmp_path)
+    monkeypatch.setattr(cells, "function_of", lambda work: pytest.fail(f"{work} was run again"))
+    again = run(study(), out=tmp_path)
+    assert again.status == "done"
+    assert snapshot(tmp_path) == before
+
+
+def test_more_seeds_are_added_to_a_finished_study(tmp_path):
+    run(study(work=f"{HERE}:succeed"), out=tmp_path)
+    first = {cell.folder: (cell.folder / "done.json").read_bytes() for cell in load_results(tmp_path).cells}
+    more = run(study(work=f"{HERE}:succeed"), out=tmp_path, seeds=3)
+    assert [cell.seed for cell in more.cells] == [0, 1, 2, 0, 1, 2]
+    assert all((folder / "done.json").read_bytes() == content for folder, content in first.items())
+    fewer = run(study(work=f"{HERE}:succeed"), out=tmp_path, seeds=1)
+    assert len(fewer.cells) == 6
+
+
+@pytest.mark.parametrize("field", ["version", "numerics"])
+def test_cells_of_other_code_are_not_taken_for_done(field, monkeypatch):
+    cell = study().cells("smoke")[0]
+    before = store.key(cell, "w", "d")
+    assert before == store.key(cell, "w", "d")
+    monkeypatch.setattr(store, {"version": "__version__", "numerics": "NUMERICS"}[field], "other")
+    assert store.key(cell, "w", "d") != before
+
+
+def test_every_field_of_a_spec_and_the_data_are_in_the_key():
+    cell = study().cells("smoke")[0]
+    keys = {store.key(cell, "w", "d"), store.key(cell, "v", "d"), store.key(cell, "w", "e")}
+    for name, value in (("threads", 2), ("lr", 0.5), ("seed", 7), ("device", "cuda")):
+        from muonlab.lab.study import Cell
+
+        keys.add(store.key(Cell(cell.points, cell.spec.changed({name: value})), "w", "d"))
+    assert len(keys) == 7
+
+
+def test_threads_of_a_run_directory_hold_for_its_later_cells(tmp_path):
+    run(study(work=f"{HERE}:succeed"), out=tmp_path, threads=3)
+    again = run(study(work=f"{HERE}:succeed"), out=tmp_path, seeds=2, jobs=1)
+    assert {cell.spec["threads"] for cell in again.cells} == {3}
+
+
+# -------------------------------------------------------------------------------------------------------- failures
+
+
+def test_a_failure_is_recorded_and_the_others_are_run(tmp_path):
+    results = run(study(work=f"{HERE}:fail_with_muon"), out=tmp_path)
+    assert [cell.status for cell in results.cells] == ["done", "failed"]
+    assert results.status == "failed"
+    assert results.cells[1].error == "ArithmeticError: no luck"
+    kept = json.loads((results.cells[1].folder / "failed.json").read_text())
+    assert "Traceback" in kept["traceback"]
+    assert "fail_with_muon" in kept["traceback"]
+    assert report(results)["failures"] == [{"cell": results.cells[1].folder.name, "error": "ArithmeticError: no luck"}]
+
+
+def test_a_failure_is_tried_again_only_on_demand(tmp_path):
+    failed = run(study(work=f"{HERE}:fail_with_muon"), out=tmp_path).cells[1]
+    (failed.folder / "mended").touch()
+    assert run(study(work=f"{HERE}:fail_with_muon"), out=tmp_path).status == "failed"
+    mended = run(study(work=f"{HERE}:fail_with_muon"), out=tmp_path, retry=True)
+    assert mended.status == "done"
+    assert not (failed.folder / "failed.json").exists()
+
+
+def test_a_loss_that_is_not_finite_is_a_failure_and_not_a_result(tmp_path):
+    spec = SPEC.changed({"lr": 1e30, "clip": None})
+    results = run(study(spec), out=tmp_path)
+    assert results.cells[0].status == "failed"
+    assert "the training loss must stay finite" in results.cells[0].error
+
+
+def test_a_full_disk_stops_the_study_with_one_line_and_loses_nothing(tmp_path):
+    with pytest.raises(ValueError, match="there must be room on the disk") as caught:
+        run(study(work=f"{HERE}:fill_the_disk"), out=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert [cell.status for cell in load_results(tmp_path).cells] == ["done", "open"]
+
+
+# --------------------------------------------------------------------------------------------------- run directories
+
+
+def test_another_study_profile_setting_or_version_is_refused(tmp_path, monkeypatch):
+    run(study(work=f"{HERE}:succeed"), out=tmp_path)
+    before = snapshot(tmp_path)
+    for attempt in (
+        lambda: run(study(name="other"), out=tmp_path),
+        lambda: run(study(), "small", out=tmp_path),
+        lambda: run(study(), out=tmp_path, settings={"lr": 0.5}),
+        lambda: run(study(), out=tmp_path, threads=2),
+    ):
+        with pytest.raises(ValueError, match="a run directory holds one study, got .* choose another --out"):
+            attempt()
+    monkeypatch.setattr(store, "__version__", "9.9.9")
+    with pytest.raises(ValueError, match='version "0.1.0" where this run has "9.9.9"'):
+        run(study(), out=tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_directory_with_other_files_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="--out must be a run directory or empty"):
+        run(study(work=f"{HERE}:succeed"), out=tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="--out must be a directory"):
+        run(study(work=f"{HERE}:succeed"), out=tmp_path / "file")
+    assert {p.name for p in tmp_path.iterdir()} == {"thesis.tex", "file"}
+
+
+def test_a_damaged_head_is_refused(tmp_path):
+    (tmp_path / "study.json").write_text("{")
+    with pytest.raises(ValueError, match=r"study\.json must say what a run directory is"):
+        run(study(work=f"{HERE}:succeed"), out=tmp_path)
+
+
+def test_a_wrong_setting_leaves_no_directory_behind(tmp_path):
+    out = tmp_path / "new"
+    for settings in ({"model": "vgg"}, {"nonsense": 1}, {"optimizer": "sgdm"}, {"seed": 3}):
+        with pytest.raises(ValueError, match="model|setting"):
+            run(study(), out=out, settings=settings)
+    assert not out.exists()
+
+
+def test_two_writers_are_refused(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    with store.locked(out), pytest.raises(ValueError, match="a run directory has one writer"):
+        run(study(work=f"{HERE}:succeed"), out=out)
+
+
+def test_results_need_a_run_directory(tmp_path):
+    with pytest.raises(ValueError, match=r"results are read from a run directory, got .* without a study\.json"):
+        load_results(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------- bells and workers
+
+
+def test_sigterm_saves_and_leaves_the_rest_open(tmp_path):
+    results = run(study(work=f"{HERE}:ring_the_bell"), out=tmp_path)
+    assert [cell.status for cell in results.cells] == ["open", "open"]
+    assert results.status == "open"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_stopped_study_goes_on_to_the_bits_of_one_that_was_not(tmp_path, monkeypatch):
+    whole = run(study(), out=tmp_path / "whole")
+    real = runner.listening
+    from contextlib import contextmanager
+
+    @contextmanager
+    def ringing_soon():
+        with real() as bell:
+            threading.Timer(0.05, bell.ring).start()
+            yield bell
+
+    monkeypatch.setattr(runner, "listening", ringing_soon)
+    for _ in range(40):
+        cut = run(study(), out=tmp_path / "cut", checkpoint_seconds=0)
+        if cut.status == "done":
+            break
+    assert cut.status == "done"
+    for a, b in zip(whole.cells, cut.cells, strict=True):
+        assert a.summary["weights_sha256"] == b.summary["weights_sha256"]
+        assert without_clock(a.metrics) == without_clock(b.metrics)
+
+
+def test_cells_side_by_side_give_the_bits_of_cells_one_by_one(tmp_path):
+    one = run(study(), out=tmp_path / "one", seeds=2)
+    two = run(study(), out=tmp_path / "two", seeds=2, jobs=2, threads=1)
+    assert two.status == "done"
+    for a, b in zip(one.cells, two.cells, strict=True):
+        assert a.summary["weights_sha256"] == b.summary["weights_sha256"]
+        assert without_clock(a.metrics) == without_clock(b.metrics)
+        assert (a.jobs, b.jobs) == (1, 2)
+    assert report(one)["seconds_comparable"]
+    assert not report(two)["seconds_comparable"]
+
+
+def test_a_worker_that_is_killed_is_a_failure_of_its_cell_alone(tmp_path):
+    results = run(study(work=f"{HERE}:die"), out=tmp_path, seeds=2, jobs=2)
+    assert [cell.status for cell in results.cells] == ["done", "done", "failed", "failed"]
+    assert results.cells[2].error == "its process ended with code -9: out of memory?"
+    assert [cell.status for cell in results.cells[:2]] == ["done", "done"]
+
+
+def test_sigterm_reaches_the_workers(tmp_path):
+    def once_both_have_started():
+        while len(list(tmp_path.glob("cells/*/started"))) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=once_both_have_started, daemon=True)
+    thread.start()
+    results = run(study(work=f"{HERE}:wait_for_the_bell"), out=tmp_path, jobs=2)
+    assert [cell.status for cell in results.cells] == ["open", "open"]
+    assert not thread.is_alive()

@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from muonlab import SGDM, MuonWithAux
+from muonlab.lab import Spec
+from muonlab.lab.data import augment, load, order
+from muonlab.lab.desk import Stopped
+from muonlab.lab.models import build
+from muonlab.lab.recipe import learning_rate_factor, optimizer_of
+from muonlab.lab.train import Training, train
+from muonlab.optim import Muon, NewtonSchulz, split_params
+from tests.lab.tiny import SPEC, Bench, without_clock
+
+
+def changed(**settings) -> Spec:
+    return SPEC.changed(settings)
+
+
+def final_weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "weights.safetensors")
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# -------------------------------------------------------------------------------------------------------- the loop
+
+
+def test_the_loop_is_the_plain_loop(tmp_path):
+    """A naive twin: the update written out by hand gives the same bits."""
+    spec = changed(smoothing=0.1, clip=0.5, aux_lr=0.02, head_lr=0.01, aux_momentum=0.8, steps=9)
+    train(spec, Bench(tmp_path))
+
+    data = load("digits", train=256, test=64)
+    torch.manual_seed(spec.seed)
+    model = build("mlp-small", shape=data.shape, classes=data.classes)
+    split = split_params(model)
+    head = [p for group in split.rest if group["role"] == "head" for _, p in group["params"]]
+    vectors = [p for group in split.rest if group["role"] != "head" for _, p in group["params"]]
+    matrices = [p for group in split.matrices for _, p in group["params"]]
+    muon = Muon.paper(matrices, 0.05, 0.7, q=3, variant="experiments")
+    rest = [{"params": head, "lr": 0.01}, {"params": vectors, "lr": 0.02}]
+    aux = torch.optim.SGD(rest, lr=1.0, momentum=0.8, nesterov=True)
+    for t in range(9):
+        epoch, position = divmod(t, 4)
+        index = order(spec.seed, epoch, 256)[position * 64 : (position + 1) * 64]
+        x, y = data.train.batch(index)
+        model.zero_grad()
+        cross_entropy(model(x), y, label_smoothing=0.1).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        rise = math.ceil(0.05 * 9)
+        factor = (t + 1) / rise if t < rise else 0.5 * (1 + math.cos(math.pi * (t - rise) / (9 - rise)))
+        muon.param_groups[0]["lr"] = 0.05 * factor
+        for group, rate in zip(aux.param_groups, (0.01, 0.02), strict=True):
+            group["lr"] = rate * factor
+        muon.step()
+        aux.step()
+    found = final_weights(tmp_path)
+    for name, p in model.state_dict().items():
+        torch.testing.assert_close(found[name], p, rtol=1e-6, atol=1e-7)
+
+
+def test_training_lowers_the_loss_and_counts_its_updates(tmp_path):
+    bench = Bench(tmp_path)
+    summary = train(changed(steps=40, evaluate_every=10), bench)
+    start, *rows = bench.rows["metrics"]
+    assert start["event"] == "start"
+    assert [row["step"] for row in rows] == [10, 20, 30, 40]
+    assert rows[-1]["train_loss"] < 0.5 * rows[0]["train_loss"]
+    assert rows[-1]["test_loss"] < 0.5 * start["test_loss"]
+    assert all(0 < a["seconds"] < b["seconds"] for a, b in zip(rows, rows[1:], strict=False))
+    assert summary["steps"] == 40
+    assert summary["seconds"] == rows[-1]["seconds"]
+
+
+def test_evaluations_come_once_an_epoch_and_at_the_end(tmp_path):
+    bench = Bench(tmp_path)
+    train(changed(steps=10, evaluate_every=None), bench)
+    assert [(row["step"], row["epoch"]) for row in bench.rows["metrics"]] == [(0, 0.0), (4, 1.0), (8, 2.0), (10, 2.5)]
+
+
+def test_the_training_loss_of_a_row_is_the_mean_since_the_last(tmp_path):
+    often, seldom = Bench(tmp_path / "a"), Bench(tmp_path / "b")
+    for bench, every in ((often, 1), (seldom, 3)):
+        bench.folder.mkdir()
+        train(changed(steps=6, evaluate_every=every), bench)
+    each = [row["train_loss"] for row in often.rows["metrics"][1:]]
+    means = [row["train_loss"] for row in seldom.rows["metrics"][1:]]
+    assert means == pytest.approx([sum(each[:3]) / 3, sum(each[3:]) / 3], rel=1e-12)
+
+
+def test_the_test_loss_is_the_criterion_on_every_held_out_example(tmp_path):
+    run = Training(changed(smoothing=0.2, optimizer="sgdm"), Bench(tmp_path))
+    run.resume()
+    row = run.desk.rows["metrics"][0]
+    x, y = load("digits", train=256, test=64).test.batch(torch.arange(64))
+    with torch.no_grad():
+        logits = run.model.eval()(x)
+    assert row["test_loss"] == pytest.approx(float(cross_entropy(logits, y, label_smoothing=0.2)), rel=1e-6)
+    assert row["test_cross_entropy"] == pytest.approx(float(cross_entropy(logits, y)), rel=1e-6)
+    assert row["test_accuracy"] == float((logits.argmax(1) == y).float().mean())
+
+
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(tmp_path):
+    whole, parts = (Training(changed(micro_batch=most, optimizer="sgdm"), Bench(tmp_path)) for most in (None, 24))
+    for run in (whole, parts):
+        run.update()
+    for p, q in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
+    assert float(whole.losses) == pytest.approx(float(parts.losses), rel=1e-6)
+
+
+@pytest.mark.parametrize("most", [None, 24])
+def test_a_sum_is_the_mean_times_the_batch_and_is_reported_as_a_mean(tmp_path, most):
+    mean = Training(changed(clip=None, optimizer="sgdm"), Bench(tmp_path))
+    total = Training(changed(clip=None, optimizer="sgdm", loss="sum", micro_batch=most), Bench(tmp_path))
+    for run in (mean, total):
+        run.update()
+    for p, q in zip(mean.trained, total.trained, strict=True):
+        torch.testing.assert_close(64 * p.grad, q.grad, rtol=1e-4, atol=1e-6)
+    assert float(mean.losses) == pytest.approx(float(total.losses), rel=1e-6)
+
+
+def test_gradients_are_clipped_together(tmp_path):
+    run = Training(changed(clip=1e-3, optimizer="sgdm"), Bench(tmp_path))
+    run.update()
+    norm = math.sqrt(sum(float(p.grad.square().sum()) for p in run.trained))
+    assert norm == pytest.approx(1e-3, rel=1e-4)
+
+
+def test_the_watched_norm_is_that_of_the_gradient_before_clipping(tmp_path):
+    spec = changed(watch="layers.0.weight", clip=1e-6, steps=1)
+    name = next(name for name, p in build("mlp-small", shape=(1, 8, 8), classes=10).named_parameters() if p.ndim == 2)
+    bench = Bench(tmp_path)
+    train(spec.changed({"watch": name}), bench)
+    unclipped = Training(changed(clip=None, steps=1), Bench(tmp_path / "b"))
+    unclipped.update()
+    p = dict(unclipped.model.named_parameters())[name]
+    assert bench.rows["metrics"][-1]["gradient_nuclear_norm"] == pytest.approx(
+        float(torch.linalg.matrix_norm(p.grad.double(), "nuc")), rel=1e-6
+    )
+
+
+def test_watching_an_unknown_parameter_names_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match="watch must name a parameter of the model, got 'nothing'"):
+        Training(changed(watch="nothing"), Bench(tmp_path))
+
+
+def test_a_loss_that_is_not_finite_ends_the_cell(tmp_path):
+    with pytest.raises(ValueError, match="the training loss must stay finite"):
+        train(changed(optimizer="sgdm", lr=1e30, clip=None), Bench(tmp_path))
+
+
+def test_bfloat16_trains_too_with_weights_in_float32(tmp_path):
+    bench = Bench(tmp_path)
+    train(changed(precision="bfloat16", optimizer="sgdm", steps=8, evaluate_every=4), bench)
+    assert all(w.dtype == torch.float32 for w in final_weights(tmp_path).values())
+    assert bench.rows["metrics"][-1]["train_loss"] < bench.rows["metrics"][1]["train_loss"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"model": "vgg"}, "model must be one of"),
+        ({"dataset": "svhn"}, "dataset must be one of"),
+        ({"polynomial": "bessel"}, "bessel"),
+        ({"device": "cuda:7"}, "device must be on this machine, got 'cuda:7'"),
+        ({"epochs": 1}, "a run must have a length in epochs or in steps, got epochs=1 and steps=12"),
+        ({"steps": None}, "got epochs=None and steps=None"),
+        ({"batch_size": 512}, "batch_size must be at most the 256 training examples, got 512"),
+    ],
+)
+def test_a_spec_that_cannot_run_says_why(tmp_path, settings, words):
+    with pytest.raises(ValueError, match=words.replace("(", r"\(")) as caught:
+        train(changed(**settings), Bench(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+# -------------------------------------------------------------------------------------------- data and optimizers
+
+
+def test_all_optimizers_see_the_same_batches_and_start_from_the_same_weights(tmp_path):
+    runs = [
+        Training(changed(optimizer=name, q=q), Bench(tmp_path)) for name, q in (("sgdm", 3), ("muon", 1), ("svd", 3))
+    ]
+    for run in runs[1:]:
+        assert equal(runs[0].model.state_dict(), run.model.state_dict())
+    for step in (0, 3, 4, 9):
+        batches = []
+        for run in runs:
+            run.step = step
+            batches.append(next(iter(run.batch()))[0])
+        assert torch.equal(batches[0], batches[1])
+        assert torch.equal(batches[0], batches[2])
+
+
+def test_an_epoch_shows_every_example_once(tmp_path):
+    run = Training(changed(batch_size=32), Bench(tmp_path))
+    seen = []
+    for step in range(run.per_epoch):
+        run.step = step
+        seen += [x.flatten() for x, *_ in [next(iter(run.batch()))] for x in x]
+    everything = run.train.batch(torch.arange(256))[0].flatten(1)
+    key = torch.stack(seen).sum(1).sort().values
+    torch.testing.assert_close(key, everything.sum(1).sort().values)
+
+
+def test_augmentation_depends_on_seed_epoch_and_step_alone(tmp_path):
+    run = Training(changed(augmentation="flip+translate"), Bench(tmp_path))
+    run.step = 6  # epoch 1, position 2
+    first = next(iter(run.batch()))[0]
+    x, _ = run.train.batch(order(0, 1, 256)[128:192])
+    assert torch.equal(first, augment(x, "flip+translate", seed=0, epoch=1, step=2))
+    assert not torch.equal(first, x)
+
+
+def test_the_main_optimizer_has_the_hidden_matrices_and_nesterov_the_rest():
+    model = build("mlp-small", shape=(1, 8, 8), classes=10)
+    settings = {"aux_lr": 0.3, "head_lr": 0.4, "aux_momentum": 0.9, "weight_decay": 0.01}
+    muon = optimizer_of(changed(**settings), model)
+    sgdm = optimizer_of(changed(**settings, optimizer="sgdm"), model)
+    assert isinstance(muon, MuonWithAux)
+    assert isinstance(sgdm, SGDM)
+    split = split_params(model)
+    matrices = {p for group in split.matrices for _, p in group["params"]}
+    for optimizer in (muon, sgdm):
+        seen = {}
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                seen[p] = (group["lr"], group["momentum"], group["nesterov"], group["weight_decay"])
+        assert len(seen) == len(list(model.parameters()))
+        for p in matrices:
+            assert seen[p] == (0.05, 0.7, False, 0.01)
+        rest = {value for p, value in seen.items() if p not in matrices}
+        assert rest == {(0.3, 0.9, True, 0.0), (0.4, 0.9, True, 0.0)}
+
+
+def test_one_learning_rate_serves_all_where_no_other_is_given():
+    model = build("mlp-small", shape=(1, 8, 8), classes=10)
+    optimizer = optimizer_of(SPEC, model)
+    assert {(group["lr"], group["momentum"]) for group in optimizer.param_groups} == {(0.05, 0.7)}
+
+
+def test_main_on_all_takes_the_output_layer_too():
+    model = build("mlp-small", shape=(1, 8, 8), classes=10)
+    counts = [
+        sum(len(group["params"]) for group in optimizer_of(changed(main_on=on), model).muon.param_groups)
+        for on in ("hidden", "all")
+    ]
+    assert counts[1] == counts[0] + 1
+
+
+def test_the_polynomial_is_the_one_that_is_asked_for():
+    model = build("mlp-small", shape=(1, 8, 8), classes=10)
+
+    def group(**settings):
+        return optimizer_of(changed(**settings), model).muon.param_groups[0]
+
+    direct = Muon.paper([torch.zeros(2, 2)], 0.05, 0.7, q=2, kappa=4, variant="experiments").param_groups[0]
+    assert group(q=2, kappa=4)["orthogonalizer"] == direct["orthogonalizer"]
+    assert group(q=2, kappa=4)["renormalize"] == "before"
+    jordan = Muon([torch.zeros(2, 2)], orthogonalizer=NewtonSchulz("jordan", steps=2)).param_groups[0]
+    assert group(q=2, polynomial="jordan")["orthogonalizer"][:3] == jordan["orthogonalizer"][:3]
+    assert group(optimizer="svd")["orthogonalizer"][0] == "exact_polar"
+
+
+def test_the_learning_rate_rises_for_a_twentieth_and_falls_to_nothing():
+    factors = [learning_rate_factor(t, 1000, 0.05) for t in range(1000)]
+    assert factors[:3] == [0.02, 0.04, 0.06]
+    assert factors[49] == factors[50] == 1.0
+    assert all(a > b for a, b in zip(factors[50:], factors[51:], strict=False))
+    assert 0 < factors[-1] < 1e-5
+    assert learning_rate_factor(0, 10, 0.0) == 1.0
+
+
+# ---------------------------------------------------------------------------------------------------------- resuming
+
+
+@pytest.mark.parametrize("stops", [(1,), (5,), (12,), (3, 2, 4)])
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "sgdm"}, {"optimizer": "svd"}])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, stops, settings):
+    spec = changed(record_every=2, augmentation="flip", **settings)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    whole, cut = Bench(tmp_path / "a"), Bench(tmp_path / "b")
+    train(spec, whole)
+    for after in stops:
+        cut.asked, cut.stop_after = 0, after
+        with pytest.raises(Stopped):
+            train(spec, cut)
+        cut.write({"event": "written after the checkpoint"})  # a kill leaves such rows; resuming drops them
+    cut.stop_after = None
+    torch.manual_seed(99)  # whatever another process would have
+    train(spec, cut)
+    assert equal(final_weights(whole.folder), final_weights(cut.folder))
+    assert without_clock(whole.rows["metrics"]) == without_clock(cut.rows["metrics"])
+    assert whole.rows.get("certificates") == cut.rows.get("certificates")
+    assert bool(whole.rows.get("certificates")) == spec.recorded
+
+
+def test_a_forgotten_part_of_the_state_would_show(tmp_path, monkeypatch):
+    """The wrong direction of the test above: without momenta, a resumed run parts from the other."""
+    from muonlab.lab import snapshot
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    train(SPEC, Bench(tmp_path / "a"))
+    cut = Bench(tmp_path / "b", stop_after=6)
+    with pytest.raises(Stopped):
+        train(SPEC, cut)
+    real = snapshot._tensors
+    monkeypatch.setattr(snapshot, "_tensors", lambda m, o: [x for x in real(m, o) if x[0].startswith("model.")])
+    cut.stop_after = None
+    train(SPEC, cut)
+    assert not equal(final_weights(tmp_path / "a"), final_weights(tmp_path / "b"))
+
+
+def test_the_clock_of_a_resumed_run_goes_on(tmp_path):
+    cut = Bench(tmp_path, stop_after=6)
+    with pytest.raises(Stopped):
+        train(SPEC, cut)
+    before = cut.rows["metrics"][-1]["seconds"]
+    cut.stop_after = None
+    assert train(SPEC, cut)["seconds"] > before > 0
+
+
+def test_the_recorder_changes_no_bit_and_is_not_on_the_clock(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    plain, recorded = Bench(tmp_path / "a"), Bench(tmp_path / "b")
+    train(SPEC, plain)
+    run = Training(changed(record_every=1), recorded)
+    run.resume()
+    run.recorder.seconds -= 1e6  # as if recording had taken this much before; only differences count
+    while run.step < run.updates:
+        run.update()
+    run.finish()
+    assert equal(final_weights(plain.folder), final_weights(recorded.folder))
+    assert {row["event"] for row in recorded.rows["certificates"]} == {"matrix", "whole"}
+    assert 0 < run.clock.seconds < 1e4
+
+
+def test_time_in_the_recorder_is_taken_off(tmp_path, monkeypatch):
+    run = Training(changed(record_every=1), Bench(tmp_path))
+    run.resume()
+    step = run.optimizer.step
+
+    def slow_to_record():
+        step()
+        run.recorder.seconds += 1000.0
+
+    monkeypatch.setattr(run.optimizer, "step", slow_to_record)
+    run.update()
+    run.clock.stop()
+    assert -1000.0 < run.clock.seconds < -900.0
+
+
+def test_fields_of_a_spec_reach_the_training(tmp_path):
+    """No field is without effect: each, changed, changes the weights, the rows or the clock's meaning."""
+    base = changed(steps=4, evaluate_every=2, smoothing=0.1)
+    (tmp_path / "base").mkdir()
+    bench = Bench(tmp_path / "base")
+    train(base, bench)
+    weights, rows = final_weights(bench.folder), without_clock(bench.rows["metrics"])
+    other = {
+        "seed": 1, "model": "mlp", "dataset": None, "optimizer": "svd", "q": 1, "kappa": 1, "polynomial": "jordan",
+        "lr": 0.1, "momentum": 0.2, "aux_lr": 0.1, "head_lr": 0.1, "aux_momentum": 0.2, "weight_decay": 0.5,
+        "main_on": "all", "smoothing": 0.0, "clip": 0.01, "loss": None, "augmentation": "flip", "batch_size": 32,
+        "micro_batch": None, "epochs": None, "steps": 5, "warmup": 0.5, "evaluate_every": 1, "train": 200,
+        "test": 50, "block": None, "first_width": None, "logit_scale": None, "precision": "bfloat16",
+        "record_every": None, "watch": None, "threads": None, "device": None,
+    }  # fmt: skip
+    assert set(other) == {field.name for field in dataclasses.fields(Spec)}
+    for name, value in other.items():
+        if value is None:
+            continue  # of other data or models, or tested above
+        (tmp_path / name).mkdir()
+        bench = Bench(tmp_path / name)
+        train(base.changed({name: value}), bench)
+        changed_weights = not equal(weights, final_weights(bench.folder))
+        assert changed_weights or rows != without_clock(bench.rows["metrics"]), name
