@@ -10,7 +10,7 @@ WORKERS ?= 2
 .PHONY: demo test check bench docs soak clean
 
 demo: $(READY)
-	$(BIN)/python examples/certificate_table.py
+	$(BIN)/muonlab run quickstart --profile small
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu"

@@ -157,7 +157,7 @@ def data(report: dict[str, Any]) -> str:
 def run(report: dict[str, Any]) -> str:
     """Write the outcome of a study: a line for each place on its axes, mean and spread over the seeds."""
     places = report["places"]
-    names = [name for name in places[0] if name not in ("label", "runs", "done")] if places else []
+    names = list(dict.fromkeys(name for p in places for name in p if name not in ("label", "runs", "done")))
     rows = [[p["label"], f"{p['done']} of {p['runs']}", *(_spread(p.get(name)) for name in names)] for p in places]
     smaller = report["smaller_than_the_paper"]
     notes = [

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,11 @@ def steps_saved(folder):
     return [int(path.stem) for path in Path(folder).glob("cells/*/checkpoints/*.json")]
 
 
+def has_come_to(folder, done, step):
+    """Whether so many cells are done and one has come to a step."""
+    return len(list(folder.glob("cells/*/done.json"))) >= done and max(steps_saved(folder), default=0) >= step
+
+
 def same(a, b):
     """Two runs are the same in weights, rows and certificates, clocks apart."""
     for x, y in zip(a.cells, b.cells, strict=True):
@@ -58,7 +64,8 @@ def same(a, b):
 
 # ------------------------------------------------------------------------------------------------------- interrupted
 
-LONG = ("--threads", "1", "--set", "epochs=none", "steps=60", "evaluate_every=7", "record_every=5", "--checkpoint-seconds", "0")
+LENGTH = ("--threads", "1", "--set", "epochs=none", "steps=60", "evaluate_every=7", "record_every=5")
+LONG = (*LENGTH, "--checkpoint-seconds", "0")
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +79,9 @@ def uninterrupted(tmp_path_factory):
 def test_a_run_killed_with_9_goes_on_to_the_same_bits(tmp_path, uninterrupted, at):
     out = tmp_path / "run"
     words = ("run", "quickstart", "--out", str(out), *LONG)
-    for cell in (0, 2):  # in the first cell, and again in a later one
+    for done in (0, 2):  # in the first cell, and again in a later one
         process = begin(*words)
-        wait_for(
-            lambda: len(list(out.glob("cells/*/done.json"))) >= cell and max(steps_saved(out), default=0) >= at, process
-        )
+        wait_for(partial(has_come_to, out, done, at), process)
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert load_results(out).status == "open"
@@ -108,7 +113,15 @@ def test_a_killed_network_with_batch_norm_and_augmentation_goes_on_to_the_same_b
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_ends_in_75_and_the_same_command_goes_on(tmp_path, uninterrupted, number):
     out = tmp_path / "run"
-    words = ("run", "quickstart", "--out", str(out), *LONG[:-1], "1000")  # no checkpoint but the one of the signal
+    words = (
+        "run",
+        "quickstart",
+        "--out",
+        str(out),
+        *LENGTH,
+        "--checkpoint-seconds",
+        "1000",
+    )
     process = begin(*words)
     wait_for(lambda: list(out.glob("cells/*/metrics.jsonl")), process)
     process.send_signal(number)
@@ -203,7 +216,7 @@ def test_a_folder_without_the_dataset_names_what_it_looked_for(capsys, tmp_path)
     assert line.count("\n") == 1
 
 
-def test_debug_shows_the_traceback(tmp_path):
+def test_debug_shows_the_traceback():
     shown = command("run", "no-such-study", "--debug")
     assert shown.returncode != 0
     assert "Traceback" in shown.stderr

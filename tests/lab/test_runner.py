@@ -46,7 +46,7 @@ def ring_the_bell(spec, desk):
     raise Stopped
 
 
-def wait_for_the_bell(spec, desk):
+def wait_for_the_bell(_, desk):
     desk.begin({})
     (desk.folder / "started").touch()
     while not desk.stopping:
@@ -185,10 +185,10 @@ def test_another_study_profile_setting_or_version_is_refused(tmp_path, monkeypat
         lambda: run(study(), out=tmp_path, settings={"lr": 0.5}),
         lambda: run(study(), out=tmp_path, threads=2),
     ):
-        with pytest.raises(ValueError, match="a run directory holds one study, got .* choose another --out"):
+        with pytest.raises(ValueError, match=r"a run directory holds one study, got .* choose another --out"):
             attempt()
     monkeypatch.setattr(store, "__version__", "9.9.9")
-    with pytest.raises(ValueError, match='version "0.1.0" where this run has "9.9.9"'):
+    with pytest.raises(ValueError, match=r'version "0\.1\.0" where this run has "9\.9\.9"'):
         run(study(), out=tmp_path)
     assert snapshot(tmp_path) == before
 
@@ -212,7 +212,7 @@ def test_a_damaged_head_is_refused(tmp_path):
 def test_a_wrong_setting_leaves_no_directory_behind(tmp_path):
     out = tmp_path / "new"
     for settings in ({"model": "vgg"}, {"nonsense": 1}, {"optimizer": "sgdm"}, {"seed": 3}):
-        with pytest.raises(ValueError, match="model|setting"):
+        with pytest.raises(ValueError, match=r"model|setting"):
             run(study(), out=out, settings=settings)
     assert not out.exists()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -78,7 +79,7 @@ def test_training_lowers_the_loss_and_counts_its_updates(tmp_path):
     assert [row["step"] for row in rows] == [10, 20, 30, 40]
     assert rows[-1]["train_loss"] < 0.5 * rows[0]["train_loss"]
     assert rows[-1]["test_loss"] < 0.5 * start["test_loss"]
-    assert all(0 < a["seconds"] < b["seconds"] for a, b in zip(rows, rows[1:], strict=False))
+    assert all(0 < a["seconds"] < b["seconds"] for a, b in itertools.pairwise(rows))
     assert summary["steps"] == 40
     assert summary["seconds"] == rows[-1]["seconds"]
 
@@ -278,7 +279,7 @@ def test_the_learning_rate_rises_for_a_twentieth_and_falls_to_nothing():
     factors = [learning_rate_factor(t, 1000, 0.05) for t in range(1000)]
     assert factors[:3] == [0.02, 0.04, 0.06]
     assert factors[49] == factors[50] == 1.0
-    assert all(a > b for a, b in zip(factors[50:], factors[51:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(factors[50:]))
     assert 0 < factors[-1] < 1e-5
     assert learning_rate_factor(0, 10, 0.0) == 1.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ class Bench:
 
     def progress(self, done: int, total: int, **numbers: float) -> None:
         assert 0 <= done <= total
+        assert all(math.isfinite(number) for number in numbers.values())
 
 
 def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

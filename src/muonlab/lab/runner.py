@@ -141,7 +141,11 @@ def _write_about(folder: Path, planned: Sequence[tuple[Cell, CellFolder, str]], 
     if not set(names) <= set(earlier):
         write_json(folder / "cells.json", {"cells": [*names, *(name for name in earlier if name not in names)]})
     if begun:
-        about = {"claims": list(study.claims), "items": list(study.items), "command": sys.argv}
+        about = {
+            "claims": list(study.claims),
+            "items": list(study.items),
+            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        }
         write_json(folder / "env.json", {**environment(), **about})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from muonlab.lab.results import CellResult, Results
 from muonlab.lab.studies import studies
 
-NUMBERS = ("train_loss", "test_loss", "test_accuracy", "seconds")
+NUMBERS = ("train_loss", "test_loss", "test_accuracy", "seconds", "gradient_nuclear_norm")
 """Of the last evaluation."""
 
 
@@ -19,6 +19,7 @@ def report(results: Results) -> dict[str, Any]:
     for cell in results.cells:
         places.setdefault(cell.label, []).append(cell)
     return {
+        "command": command(results),
         "study": results.study,
         "profile": results.profile,
         "smaller_than_the_paper": found.profiles[results.profile].words if found else None,  # type: ignore[index]
@@ -31,24 +32,39 @@ def report(results: Results) -> dict[str, Any]:
     }
 
 
+def command(results: Results) -> str:
+    """Return the command that makes these results again, but for where data and results lie."""
+    settings = dict(results.head["settings"])
+    words = ["muonlab run", results.study, "--profile", results.profile]
+    words += ["--seeds", str(1 + max((cell.seed for cell in results.cells), default=0))]
+    words += ["--device", settings.pop("device"), "--threads", str(settings.pop("threads"))]
+    plain = [f"{name}={'none' if value is None else value}" for name, value in settings.items()]
+    return " ".join([*words, *(["--set", *plain] if plain else [])])
+
+
 def _place(cells: list[CellResult]) -> dict[str, Any]:
     done = [cell for cell in cells if cell.status == "done"]
-    rows = [dict(cell.metrics[-1]) if cell.metrics else {} for cell in done]
-    for row, cell in zip(rows, done, strict=True):
-        row |= {name: value for name, value in cell.summary.items() if isinstance(value, (int, float))}
-    names = [name for name in _names(rows) if all(isinstance(row.get(name), (int, float)) for row in rows)]
+    rows = [_numbers(cell) for cell in done]
+    names = [name for name in (rows[0] if rows else {}) if all(name in row for row in rows)]
     return {
         "runs": len(cells),
         "done": len(done),
-        **{name: _spread([float(row[name]) for row in rows]) for name in names},
+        **{name: _spread([row[name] for row in rows]) for name in names},
     }
 
 
-def _names(rows: list[dict[str, Any]]) -> list[str]:
-    """Return what is worth telling: the usual numbers of training, else all that the work summed up."""
-    if rows and "test_loss" in rows[0]:
-        return [*NUMBERS, *(name for name in ("gradient_nuclear_norm",) if name in rows[0])]
-    return [name for name in rows[0] if name not in ("step",)] if rows else []
+def _numbers(cell: CellResult) -> dict[str, float]:
+    """Return what is worth telling of a cell: the usual numbers of training, else those that its work summed up."""
+    last = cell.metrics[-1] if cell.metrics else {}
+    if "test_loss" not in last:
+        return {name: float(value) for name, value in cell.summary.items() if isinstance(value, (int, float))}
+    return {name: last[name] for name in NUMBERS if name in last} | _certified(cell)
+
+
+def _certified(cell: CellResult) -> dict[str, float]:
+    """Return the alignment of all matrices together in the last recorded step."""
+    whole = [row for row in cell.certificates() if row["event"] == "whole" and row.get("alignment") is not None]
+    return {"alignment": whole[-1]["alignment"]} if whole else {}
 
 
 def _spread(values: list[float]) -> dict[str, float]:
