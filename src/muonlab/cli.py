@@ -191,6 +191,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         report, show = _answer(command)
         text = json.dumps(report, indent=2, allow_nan=False) if command.json else show(report)
+    except KeyboardInterrupt:
+        print("muonlab: stopped at once; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
     except Exception as error:
         said = _in_one_line(error)
         if said is None or getattr(command, "debug", False):
@@ -214,8 +217,10 @@ def _in_one_line(error: Exception) -> str | None:
         isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
     ):  # torch says by a RuntimeError that memory is short
         return f"there is not enough memory for this, got {got[0]}: give it less at once"
-    if isinstance(error, OSError) and error.filename:
-        return f"a file or directory must be usable, got {error.filename}: {error.strerror}"
+    if isinstance(error, OSError):
+        return (
+            f"a file or directory must be usable, got {error.filename}: {error.strerror}" if error.filename else got[0]
+        )
     return None
 
 
@@ -277,7 +282,7 @@ def _data(what: str, names: tuple[str, ...], data: str | None) -> Answer:
     from muonlab import console
     from muonlab.lab.data import prepare, status
 
-    found = status(data) if what == "status" else prepare(names or None, data, progress=console.reading)
+    found = status(names or None, data) if what == "status" else prepare(names or None, data, progress=console.reading)
     return found, console.data
 
 

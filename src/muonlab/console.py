@@ -172,7 +172,9 @@ def run(report: dict[str, Any]) -> str:
         "open": f"Stopped, and saved in {report['folder']}: the same command goes on.",
     }
     header = ["", "runs", *(name.replace("_", " ") for name in names)]
-    return "\n".join([table(header, rows), "", *notes, ends[report["status"]]])
+    own = report["analysis"]
+    tables = [table([name.replace("_", " ") for name in own[0]], [[*row.values()] for row in own]), ""] if own else []
+    return "\n".join([table(header, rows), "", *tables, *notes, ends[report["status"]]])
 
 
 def _spread(value: dict[str, float] | None) -> str:

@@ -185,6 +185,10 @@ def said(capsys, *words):
         (("run", "quickstart", "--set", "q=5"), "a setting must not contradict the study, got 'q'"),
         (("run", "quickstart", "--set", "seed=5"), "an option of its own"),
         (("run", "quickstart", "--set", "model=vgg"), "model must be one of"),
+        (("run", "quickstart", "--set", "batch_size=5000"), "batch_size must be at most the 1,437 training examples"),
+        (("run", "quickstart", "--set", "first_width=7"), "first_width"),
+        (("run", "quickstart", "--set", "watch=nothing"), "watch must name a parameter of the model, got 'nothing'"),
+        (("data", "status", "svhn"), "svhn"),
         (("run", "quickstart", "--seeds", "0"), "seeds must be at least 1"),
         (("run", "quickstart", "--jobs", "0"), "jobs must be at least 1"),
         (("run", "quickstart", "--threads", "0"), "threads must be at least 1"),
@@ -216,6 +220,19 @@ def test_a_folder_without_the_dataset_names_what_it_looked_for(capsys, tmp_path)
     assert line.count("\n") == 1
 
 
+def test_a_cache_that_cannot_be_used_gives_one_line(capsys, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MUONLAB_CACHE", str(tmp_path / "file" / "cache"))
+    line = said(capsys, "run", "quickstart", "--out", str(tmp_path / "run"))
+    assert line.count("\n") == 1
+    assert "MUONLAB_CACHE" in line
+
+
+def test_preparing_what_is_not_there_ends_in_1(capsys, tmp_path):
+    assert main(["data", "prepare", "mnist", "--data", str(tmp_path)]) == 1
+    assert "mnist" in capsys.readouterr().out
+
+
 def test_debug_shows_the_traceback():
     shown = command("run", "no-such-study", "--debug")
     assert shown.returncode != 0
@@ -241,7 +258,7 @@ def test_a_failed_cell_ends_in_1_and_says_why(capsys, tmp_path):
     words = ["run", "quickstart", "--out", str(tmp_path / "run"), "--set", "lr=1e30", "aux_lr=1e30", "clip=none"]
     assert main(words) == 1
     captured = capsys.readouterr()
-    assert "the training loss must stay finite" in captured.out
+    assert "the loss must stay finite" in captured.out
     assert "Traceback" not in captured.out + captured.err
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import time
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def equal(a, b):
 
 
 def test_the_loop_is_the_plain_loop(tmp_path):
-    """A naive twin: the update written out by hand gives the same bits."""
+    """A naive twin: the update written out by hand, with torch's own SGD, gives the same weights up to rounding."""
     spec = changed(smoothing=0.1, clip=0.5, aux_lr=0.02, head_lr=0.01, aux_momentum=0.8, steps=9)
     train(spec, Bench(tmp_path))
 
@@ -158,7 +159,7 @@ def test_watching_an_unknown_parameter_names_the_known_ones(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_ends_the_cell(tmp_path):
-    with pytest.raises(ValueError, match="the training loss must stay finite"):
+    with pytest.raises(ValueError, match="the loss must stay finite, got nan within 5 updates"):
         train(changed(optimizer="sgdm", lr=1e30, clip=None), Bench(tmp_path))
 
 
@@ -309,6 +310,52 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, stops, settin
     assert bool(whole.rows.get("certificates")) == spec.recorded
 
 
+@pytest.mark.parametrize("step", [4, 10, 12])
+def test_a_signal_during_an_evaluation_saves_and_the_evaluation_is_made_again(tmp_path, monkeypatch, step):
+    """Stopped where an evaluation is due: before it, and in the middle of it."""
+    from muonlab.lab import train as module
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    spec = changed(evaluate_every=2, optimizer="sgdm")
+    whole, cut = Bench(tmp_path / "a"), Bench(tmp_path / "b")
+    train(spec, whole)
+    real = module.held_out_numbers
+
+    def interrupted(model, examples, spec, stopping):
+        due = len(cut.rows.get("metrics", ())) == step // 2  # the start, and every second update before this one
+        return None if due else real(model, examples, spec, stopping)
+
+    monkeypatch.setattr(module, "held_out_numbers", interrupted)
+    with pytest.raises(Stopped):
+        train(spec, cut)
+    assert len(cut.rows["metrics"]) == step // 2
+    monkeypatch.setattr(module, "held_out_numbers", real)
+    train(spec, cut)
+    assert without_clock(whole.rows["metrics"]) == without_clock(cut.rows["metrics"])
+    assert equal(final_weights(whole.folder), final_weights(cut.folder))
+
+
+def test_saving_takes_a_small_part_of_the_time(tmp_path, monkeypatch):
+    """A checkpoint that took a second is not made again before twenty have passed, whatever the interval."""
+    run = Training(changed(optimizer="sgdm"), Bench(tmp_path, checkpoint_seconds=0.001))
+    run.resume()
+    run._saving = 1.0
+    saved = []
+    monkeypatch.setattr(run, "save", lambda: saved.append(run.step))
+    for ago in (0.5, 19.0, 20.5):
+        run._saved = time.monotonic() - ago
+        run.save_if_due()
+    assert len(saved) == 1
+
+
+def test_data_that_changed_since_the_study_began_are_refused(tmp_path):
+    bench = Bench(tmp_path)
+    bench.data_hash = "another"
+    with pytest.raises(ValueError, match="data must stay the same during a study, got digits changed"):
+        train(SPEC, bench)
+
+
 def test_a_forgotten_part_of_the_state_would_show(tmp_path, monkeypatch):
     """The wrong direction of the test above: without momenta, a resumed run parts from the other."""
     from muonlab.lab import snapshot
@@ -327,7 +374,7 @@ def test_a_forgotten_part_of_the_state_would_show(tmp_path, monkeypatch):
 
 
 def test_the_clock_of_a_resumed_run_goes_on(tmp_path):
-    cut = Bench(tmp_path, stop_after=6)
+    cut = Bench(tmp_path, stop_after=10)
     with pytest.raises(Stopped):
         train(SPEC, cut)
     before = cut.rows["metrics"][-1]["seconds"]
@@ -367,8 +414,8 @@ def test_time_in_the_recorder_is_taken_off(tmp_path, monkeypatch):
 
 
 def test_fields_of_a_spec_reach_the_training(tmp_path):
-    """No field is without effect: each, changed, changes the weights, the rows or the clock's meaning."""
-    base = changed(steps=4, evaluate_every=2, smoothing=0.1)
+    """Each field that an MLP on digits can show, changed, changes the weights or the rows."""
+    base = changed(steps=4, evaluate_every=2, smoothing=0.1, clip=None)
     (tmp_path / "base").mkdir()
     bench = Bench(tmp_path / "base")
     train(base, bench)
@@ -376,15 +423,15 @@ def test_fields_of_a_spec_reach_the_training(tmp_path):
     other = {
         "seed": 1, "model": "mlp", "dataset": None, "optimizer": "svd", "q": 1, "kappa": 1, "polynomial": "jordan",
         "lr": 0.1, "momentum": 0.2, "aux_lr": 0.1, "head_lr": 0.1, "aux_momentum": 0.2, "weight_decay": 0.5,
-        "main_on": "all", "smoothing": 0.0, "clip": 0.01, "loss": None, "augmentation": "flip", "batch_size": 32,
+        "main_on": "all", "smoothing": 0.0, "clip": 0.01, "loss": "sum", "augmentation": "flip", "batch_size": 32,
         "micro_batch": None, "epochs": None, "steps": 5, "warmup": 0.5, "evaluate_every": 1, "train": 200,
         "test": 50, "block": None, "first_width": None, "logit_scale": None, "precision": "bfloat16",
-        "record_every": None, "watch": None, "threads": None, "device": None,
+        "record_every": None, "watch": "hidden.0.weight", "threads": None, "device": None,
     }  # fmt: skip
     assert set(other) == {field.name for field in dataclasses.fields(Spec)}
     for name, value in other.items():
         if value is None:
-            continue  # of other data or models, or tested above
+            continue  # of other data, models and devices, or without effect on the numbers
         (tmp_path / name).mkdir()
         bench = Bench(tmp_path / name)
         train(base.changed({name: value}), bench)

@@ -32,7 +32,8 @@ class Bench:
     """A desk without a runner: rows in lists, a bell that a test rings after so many updates."""
 
     def __init__(self, folder: Path, *, stop_after: int | None = None, checkpoint_seconds: float = 1e9) -> None:
-        self.folder, self.data, self.checkpoint_seconds = folder, None, checkpoint_seconds
+        self.folder, self.data, self.data_hash = folder, None, None
+        self.checkpoint_seconds = checkpoint_seconds
         self.rows: dict[str, list[dict[str, Any]]] = {}
         self.asked = 0
         self.stop_after = stop_after

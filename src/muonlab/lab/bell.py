@@ -20,15 +20,22 @@ class Bell:
 
 
 @contextmanager
-def listening(signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)) -> Iterator[Bell]:
-    """Let signals ring a bell; in a thread that may not handle signals, the bell is there and nobody rings it."""
+def listening(
+    signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT), *, patient: bool = False
+) -> Iterator[Bell]:
+    """Let signals ring a bell; in a thread that may not handle signals, the bell is there and nobody rings it.
+
+    Args:
+        signals: that ring.
+        patient: whether a second ring does nothing rather than end the process.
+    """
     bell = Bell()
     if threading.current_thread() is not threading.main_thread():
         yield bell
         return
 
     def handle(*_: object) -> None:
-        if bell.rung:
+        if bell.rung and not patient:
             raise KeyboardInterrupt
         bell.ring()
 

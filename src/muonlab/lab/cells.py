@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from muonlab.lab import checkpoint
 from muonlab.lab.desk import Stopped
 from muonlab.lab.rowfiles import RowFiles
 from muonlab.lab.settings import Settings
@@ -31,6 +32,8 @@ class Job:
         data: folder with folders of data, or None.
         checkpoint_seconds: between checkpoints.
         jobs: cells that run at the same time; with more than one, clocks measure a shared machine.
+        session: number of the environment in ``env.json`` that it runs in.
+        data_hash: of the data that its key was made with.
     """
 
     folder: Path
@@ -39,13 +42,16 @@ class Job:
     data: Path | None
     checkpoint_seconds: float
     jobs: int = 1
+    session: int = 0
+    data_hash: str | None = None
 
 
 class CellDesk:
     """The :class:`muonlab.lab.desk.Desk` of a cell."""
 
     def __init__(self, job: Job, stopping: Callable[[], bool], show: Show) -> None:
-        self.folder, self.data, self.checkpoint_seconds = job.folder, job.data, job.checkpoint_seconds
+        self.folder, self.data, self.data_hash = job.folder, job.data, job.data_hash
+        self.checkpoint_seconds = job.checkpoint_seconds
         self._stopping, self._show = stopping, show
         self._files = RowFiles(job.folder)
         self.begin, self.lines, self.close = self._files.cut, self._files.settle, self._files.close
@@ -64,10 +70,10 @@ class CellDesk:
         self._show(done, total, numbers)
 
 
-def function_of(work: str) -> Callable[..., dict[str, Any]]:
+def function_of(work: str) -> Callable[..., Any]:
     """Return the function that ``module:function`` names."""
     module, _, name = work.partition(":")
-    function: Callable[..., dict[str, Any]] = getattr(import_module(module), name)
+    function: Callable[..., Any] = getattr(import_module(module), name)
     return function
 
 
@@ -78,8 +84,9 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
     """
     folder = CellFolder(job.folder)
     with locked(job.folder), threads(job.spec.threads):
+        checkpoint.sweep(job.folder)
+        history = folder.begin(jobs=job.jobs, session=job.session)
         desk = CellDesk(job, stopping, show)
-        began = time.time()
         try:
             summary = function_of(job.work)(job.spec, desk)
             desk.lines()
@@ -92,7 +99,7 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
             return "failed"
         finally:
             desk.close()
-        folder.finish({"summary": summary, "jobs": job.jobs, "began": began, "ended": time.time()})
+        folder.finish({"summary": summary, **history, "time": time.time()})
     return "done"
 
 

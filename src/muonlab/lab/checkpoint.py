@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,11 +32,17 @@ def save(folder: Path, step: int, tensors: Mapping[str, Tensor], values: Mapping
     place.mkdir(exist_ok=True)
     name = f"{step:09d}"
     digest = save_tensors(place / f"{name}.safetensors", tensors)
-    manifest = {"step": step, "sha256": digest, "values": dict(values)}
+    manifest = {"step": step, "sha256": digest, "values": dict(values), "values_sha256": _hash(values)}
     write(place / f"{name}.json", (json.dumps(manifest, allow_nan=False) + "\n").encode())
-    for old in sorted(place.glob("*.json"))[:-KEPT]:
-        old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    there = sorted(path.stem for path in place.glob("*.json"))
+    later = [stem for stem in there if stem > name]  # damaged, or this run would have gone on from them
+    for stem in [*later, *[stem for stem in there if stem <= name][:-KEPT]]:
+        for suffix in (".json", ".safetensors"):
+            (place / f"{stem}{suffix}").unlink(missing_ok=True)
+
+
+def _hash(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def load(folder: Path, device: str = "cpu") -> Checkpoint | None:
@@ -47,12 +54,23 @@ def load(folder: Path, device: str = "cpu") -> Checkpoint | None:
         tensors = path.with_suffix(".safetensors")
         try:
             manifest = json.loads(path.read_bytes())
-            if sha256(tensors) == manifest["sha256"]:
+            whole = manifest["values_sha256"] == _hash(manifest["values"])
+            if whole and sha256(tensors) == manifest["sha256"]:
                 return Checkpoint(load_file(tensors, device=device), manifest["values"], tuple(damaged))
         except (OSError, ValueError, KeyError, TypeError):
             pass
         damaged.append(path.stem)
     return None
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a kill has left half written; only for the one that holds the cell's lock."""
+    for place in (folder, folder / FOLDER):
+        for path in [*place.glob("*.part"), *place.glob(".tmp*")]:
+            path.unlink()
+    for path in (folder / FOLDER).glob("*.safetensors"):
+        if not path.with_suffix(".json").exists():
+            path.unlink()
 
 
 def remove(folder: Path) -> None:
@@ -62,15 +80,26 @@ def remove(folder: Path) -> None:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Write a safetensors file as a whole or not at all; return its sha256."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     part = path.with_name(path.name + ".part")
     try:
+        part.touch()
+        mode = part.stat().st_mode  # of this user's files; the library makes one that nobody else can read
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, part)
+        part.chmod(mode)
         digest = sha256(part)
         _settle(part, path)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        code = int(number.group(1))
+        raise OSError(code, os.strerror(code), str(path)) from error
     finally:
-        part.unlink(missing_ok=True)
+        for left in (part, *path.parent.glob(".tmp*")):
+            left.unlink(missing_ok=True)
     return digest
 
 

@@ -50,7 +50,7 @@ class CostSpec(Settings):
             )
 
 
-def check(spec: CostSpec) -> None:
+def check(spec: CostSpec, _: int | None = None) -> None:
     """Refuse a device that this machine does not have, before any cell is run."""
     from muonlab.lab.parts import check_device
 

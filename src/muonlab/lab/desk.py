@@ -17,6 +17,8 @@ class Desk(Protocol):
     """The cell's own folder, for checkpoints."""
     data: Path | None
     """Where data folders lie; None is ``MUONLAB_DATA`` or the hub."""
+    data_hash: str | None
+    """Of the data that the cell's key was made with; None where nobody asked."""
     checkpoint_seconds: float
     """Seconds of work between checkpoints."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from muonlab.lab.data import Examples
+from muonlab.lab.data.batches import Tokens
 from muonlab.lab.spec import Spec
 
 AT_ONCE = 1_000
@@ -26,12 +29,16 @@ def criterion(model: nn.Module, x: Tensor, y: Tensor, spec: Spec) -> Tensor:
 
 
 @torch.no_grad()
-def held_out_numbers(model: nn.Module, examples: Examples, spec: Spec) -> dict[str, float]:
-    """Return the criterion, the plain cross-entropy and the accuracy on held-out data, without augmentation."""
+def held_out_numbers(
+    model: nn.Module, examples: Examples, spec: Spec, stopping: Callable[[], bool]
+) -> dict[str, float] | None:
+    """Return the criterion, the plain cross-entropy and the accuracy on held-out data, or None if asked to stop."""
     model.eval()
     smoothed = plain = correct = count = 0.0
-    most = spec.micro_batch or (spec.batch_size if spec.block else AT_ONCE)
+    most = spec.micro_batch or (min(spec.batch_size, AT_ONCE) if isinstance(examples, Tokens) else AT_ONCE)
     for index in torch.split(torch.arange(len(examples)), most):
+        if stopping():
+            return None
         x, y = examples.batch(index)
         logits, labels = logits_of(model, x, spec), y.flatten()
         plain += float(cross_entropy(logits, labels, reduction="sum"))

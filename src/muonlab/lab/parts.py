@@ -16,10 +16,21 @@ FITTED_ON = 5_000
 """Training images from which a model with ``fit`` takes its fixed first layer."""
 
 
-def check(spec: Spec) -> None:
-    """Refuse a spec that names what is not there, before any cell is run."""
+def check(spec: Spec, available: int | None = None) -> None:
+    """Refuse a spec that asks for what is not there, before any cell is run.
+
+    Args:
+        spec: of a cell.
+        available: training examples (tokens of text), as far as known.
+    """
     _checks.one_of("model", spec.model, tuple(models()))
-    _checks.one_of("dataset", spec.dataset, tuple(datasets()))
+    data = _checks.one_of("dataset", spec.dataset, tuple(datasets()))
+    shape = datasets()[data].shape if spec.block is None else (spec.block,)
+    with torch.device("meta"):
+        model = build(spec.model, shape=shape, classes=datasets()[data].classes, **model_options(spec))
+    watched_parameter(spec, model)
+    if available is not None:
+        lengths(spec, available if len(shape) > 1 else (available - 1) // shape[0])
     if spec.polynomial != "taylor":
         preset(spec.polynomial)
     check_device(spec.device)
@@ -46,12 +57,16 @@ def lengths(spec: Spec, examples: int) -> tuple[int, int]:
     return per_epoch, spec.steps or per_epoch * (spec.epochs or 0)
 
 
+def model_options(spec: Spec) -> dict[str, float]:
+    """Return the options of the model that a spec sets."""
+    given = {"first_width": spec.first_width, "logit_scale": spec.logit_scale}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def model_of(spec: Spec, data: Data) -> nn.Module:
     """Build a spec's model from its seed, and fit its fixed layer to the data if it has one."""
-    given = {"first_width": spec.first_width, "logit_scale": spec.logit_scale}
-    options = {name: value for name, value in given.items() if value is not None}
     torch.manual_seed(spec.seed)
-    model = build(spec.model, shape=data.shape, classes=data.classes, **options)
+    model = build(spec.model, shape=data.shape, classes=data.classes, **model_options(spec))
     fit = getattr(model, "fit", None)
     if fit is not None:
         images, _ = data.train.batch(torch.arange(min(FITTED_ON, len(data.train))))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from muonlab.lab.rowfiles import read_rows
-from muonlab.lab.store import CellFolder, Status, read_head
+from muonlab.lab.store import CellFolder, Status, read_head, read_json
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,7 @@ class CellResult:
         summary: final numbers of a cell that is done.
         error: in one line, of one that failed.
         jobs: cells that ran beside it, itself included; with more than one its seconds are of a shared machine.
+        sessions: the environments that it was run in, by number.
         folder: where it lies.
     """
 
@@ -37,6 +37,7 @@ class CellResult:
     summary: Mapping[str, Any]
     error: str | None
     jobs: int
+    sessions: tuple[int, ...]
     folder: Path = field(repr=False)
 
     @property
@@ -56,43 +57,46 @@ class Results:
     study: str
     profile: str
     head: Mapping[str, Any] = field(repr=False)
-    environment: Mapping[str, Any] = field(repr=False)
+    environments: tuple[Mapping[str, Any], ...] = field(repr=False)
     cells: tuple[CellResult, ...] = field(repr=False)
     folder: Path
 
     @property
     def status(self) -> Status:
-        """``"done"`` if every cell is, ``"failed"`` if one failed, else ``"open"``."""
+        """``"open"`` if a cell is still to be run, else ``"failed"`` if one failed, else ``"done"``."""
         found = {cell.status for cell in self.cells}
-        return "failed" if "failed" in found else "open" if "open" in found else "done"
+        return "open" if "open" in found else "failed" if "failed" in found else "done"
 
 
-def load_results(path: str | os.PathLike[str]) -> Results:
+def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> Results:
     """Read a run directory; nothing in it is executed.
 
     Args:
         path: what ``muonlab run`` named, or ``run(...).folder``.
+        names: of cells' folders; None is all.
     """
     folder = Path(path)
     head = read_head(folder)
     if head is None:
         raise ValueError(f"results are read from a run directory, got {folder} without a study.json: run a study first")
-    environment = _read(folder / "env.json")
-    cells = tuple(read_cell(folder / "cells" / name) for name in listed(folder))
-    return Results(head["study"], head["profile"], head, environment, cells, folder)
+    environments = read_json(folder / "env.json", default={}).get("sessions", [])
+    cells = tuple(read_cell(folder / "cells" / name) for name in (listed(folder) if names is None else names))
+    return Results(head["study"], head["profile"], head, tuple(environments), cells, folder)
 
 
 def listed(folder: Path) -> list[str]:
     """Return the names of the cells' folders, in the order of the study."""
-    names: list[str] = _read(folder / "cells.json").get("cells", [])
+    names: list[str] = read_json(folder / "cells.json", default={}).get("cells", [])
     return [name for name in names if (folder / "cells" / name / "spec.json").exists()]
 
 
 def read_cell(path: Path) -> CellResult:
     """Read the folder of a cell."""
-    about, done, failed = (_read(path / f"{name}.json") for name in ("spec", "done", "failed"))
+    about, done, failed = (read_json(path / f"{name}.json", default={}) for name in ("spec", "done", "failed"))
+    if not all(isinstance(about.get(name), dict) for name in ("points", "spec")) or "seed" not in about["spec"]:
+        raise ValueError(f"spec.json must say what a cell is, got {path / 'spec.json'} damaged: remove its folder")
     return CellResult(
-        label=about["label"],
+        label=str(about.get("label", path.name)),
         points=about["points"],
         spec=about["spec"],
         status=CellFolder(path).status,
@@ -100,17 +104,6 @@ def read_cell(path: Path) -> CellResult:
         summary=done.get("summary", {}),
         error=failed.get("error"),
         jobs=done.get("jobs", 1),
+        sessions=tuple(done.get("sessions", ())),
         folder=path,
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        read = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValueError:
-        read = None
-    if not isinstance(read, dict):
-        raise ValueError(f"a run directory has JSON files, got {path} damaged: remove its folder and run again")
-    return read

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
-from importlib import import_module
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from muonlab import _checks
 from muonlab.lab.bell import Bell, listening
-from muonlab.lab.board import Board, board, reading
+from muonlab.lab.board import Board, board
 from muonlab.lab.cells import Job, Outcome, Show, run_cell
 from muonlab.lab.environment import environment
+from muonlab.lab.planning import Planned, by_name, check, identified, planned
 from muonlab.lab.results import Results, listed, load_results, read_cell
-from muonlab.lab.spec import Spec
-from muonlab.lab.store import FULL_DISK, CellFolder, head, key, opened, read_head, write_json
+from muonlab.lab.store import FULL_DISK, head, opened, read_head, read_json, write_json
 from muonlab.lab.studies import find
-from muonlab.lab.study import PROFILES, Cell, Profile, Study
+from muonlab.lab.study import PROFILES, Profile, Study
 from muonlab.lab.workers import run_side_by_side
 
 
@@ -39,7 +37,7 @@ def run(
     checkpoint_seconds: float = 60.0,
     progress: bool = False,
 ) -> Results:
-    """Run the cells of a study that are not done; return all of them.
+    """Run the cells of a study that are not done; return all that were asked for.
 
     A finished cell is never run again, an interrupted one goes on from its last checkpoint to the same bits, a failed
     one is kept with its traceback and tried again only with ``retry``. SIGTERM and Ctrl-C save and return early: the
@@ -75,19 +73,22 @@ def run(
     cells = study.cells(profile, seeds=seeds, device=device, threads=count, settings=settings)
     root = None if data is None else Path(data)
     with _room(folder):
-        origins = _identified(cells, root, visible=progress)
-        of = head(study, profile, {**(settings or {}), "device": device, "threads": count}, origins)
-        planned = _planned(folder, study, cells, origins)
-        todo = [one for one in planned if one[1].status == "open" or (retry and one[1].status == "failed")]
+        origins = identified(cells, root, visible=progress)
+        of = head(study, profile, {**(settings or {}), "device": device, "threads": count}, by_name(origins))
+        all_cells = planned(folder, study, cells, origins)
+        todo = [one for one in all_cells if one.folder.status == "open" or (retry and one.folder.status == "failed")]
         if todo:  # before anything is written
-            _check(study, [cell for cell, _, _ in todo])
+            check(study, todo)
         with opened(folder, of):
-            _write_about(folder, planned, study, begun=bool(todo))
-            work = [Job(place.path, cell.spec, study.work, root, checkpoint_seconds, jobs) for cell, place, _ in todo]
-            names = [f"{cell.label}, seed {cell.spec.seed}" for cell, _, _ in todo]
+            session = _write_about(folder, all_cells, study, begun=bool(todo))
+            work = [
+                Job(one.folder.path, one.cell.spec, study.work, root, checkpoint_seconds, jobs, session, one.data_hash)
+                for one in todo
+            ]
+            names = [f"{one.cell.label}, seed {one.cell.spec.seed}" for one in todo]
             with listening() as bell, board(study.title, len(work), visible=progress) as shown:
                 _run_all(work, names, jobs, bell, shown)
-    return load_results(folder)
+    return load_results(folder, [one.folder.path.name for one in all_cells])
 
 
 def _threads(asked: int | None, jobs: int, folder: Path, profile: Profile) -> int:
@@ -99,64 +100,31 @@ def _threads(asked: int | None, jobs: int, folder: Path, profile: Profile) -> in
     return profile.threads or max(1, (os.cpu_count() or 1) // jobs)
 
 
-def _identified(cells: Sequence[Cell], root: Path | None, *, visible: bool) -> dict[str, dict[str, Any]]:
-    """Return hash and origin of the cells' datasets, each decoded into the cache if it is not there yet."""
-    from muonlab.lab.data import identify
-
-    wanted = {(s.dataset, s.train, s.test, s.block) for s in (cell.spec for cell in cells) if isinstance(s, Spec)}
-    found: dict[str, dict[str, Any]] = {}
-    for name, train, test, block in wanted:
-        with reading(name, visible=visible) as show:
-            identity = identify(name, root=root, train=train, test=test, block=block, progress=show)
-        found[name] = {"hash": identity.hash, **asdict(identity.origin)}
-    return found
-
-
-def _planned(
-    folder: Path, study: Study, cells: Sequence[Cell], origins: Mapping[str, Mapping[str, Any]]
-) -> list[tuple[Cell, CellFolder, str]]:
-    """Return each cell with its folder and its key."""
-    planned = []
-    for cell in cells:
-        origin = origins.get(getattr(cell.spec, "dataset", ""), {})
-        hashed = key(cell, study.work, origin.get("hash"))
-        planned.append((cell, CellFolder(folder / "cells" / f"{cell.name}-{hashed[:12]}"), hashed))
-    return planned
-
-
-def _check(study: Study, cells: Sequence[Cell]) -> None:
-    """Let the work refuse specs that it cannot run."""
-    module = import_module(study.work.partition(":")[0])
-    if hasattr(module, "check"):
-        for cell in cells:
-            module.check(cell.spec)
-
-
-def _write_about(folder: Path, planned: Sequence[tuple[Cell, CellFolder, str]], study: Study, *, begun: bool) -> None:
-    """Write the cells in order and, when some are to be run, what they are run with."""
-    for cell, place, hashed in planned:
-        place.create(cell, hashed)
-    names = [place.path.name for _, place, _ in planned]
+def _write_about(folder: Path, cells: Sequence[Planned], study: Study, *, begun: bool) -> int:
+    """Write the cells in order and, when some are to be run, what they are run with; return that session's number."""
+    for one in cells:
+        one.folder.create(one.cell, one.key)
+    names = [one.folder.path.name for one in cells]
     earlier = listed(folder)
     if not set(names) <= set(earlier):
         write_json(folder / "cells.json", {"cells": [*names, *(name for name in earlier if name not in names)]})
+    sessions = read_json(folder / "env.json", default={}).get("sessions", [])
     if begun:
-        about = {
-            "claims": list(study.claims),
-            "items": list(study.items),
-            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        }
-        write_json(folder / "env.json", {**environment(), **about})
+        about = {"claims": list(study.claims), "items": list(study.items)}
+        sessions.append({**environment(), **about, "command": [Path(sys.argv[0]).name, *sys.argv[1:]]})
+        write_json(folder / "env.json", {"sessions": sessions})
+    return len(sessions) - 1
 
 
 def _run_all(jobs: Sequence[Job], names: Sequence[str], count: int, bell: Bell, shown: Board) -> None:
-    for number, outcome in _outcomes(jobs, names, count, bell, shown):
-        shown.end(names[number], _words(jobs[number], outcome))
+    with closing(_outcomes(jobs, names, count, bell, shown)) as outcomes:
+        for number, outcome in outcomes:
+            shown.end(names[number], _words(jobs[number], outcome))
 
 
 def _outcomes(
     jobs: Sequence[Job], names: Sequence[str], count: int, bell: Bell, shown: Board
-) -> Iterator[tuple[int, Outcome]]:
+) -> Generator[tuple[int, Outcome]]:
     if count == 1:
         for number, job in enumerate(jobs):
             if bell.rung:
@@ -168,10 +136,11 @@ def _outcomes(
     def begin(number: int) -> None:
         shows[number] = shown.begin(names[number])
 
-    for ended in run_side_by_side(jobs, count, bell, shows.__getitem__, begin):
-        if ended.outcome is None:
-            raise ValueError(f"a worker could not go on, got {ended.error}: what is finished is kept, run again")
-        yield ended.number, ended.outcome
+    with closing(run_side_by_side(jobs, count, bell, shows.__getitem__, begin)) as ends:
+        for ended in ends:
+            if ended.outcome is None:
+                raise ValueError(f"a worker could not go on, got {ended.error}: what is finished is kept, run again")
+            yield ended.number, ended.outcome
 
 
 def _words(job: Job, outcome: Outcome) -> str:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+
+from muonlab.lab import paper
+from muonlab.lab.results import CellResult, Results
+
+IN = 216
+"""Columns of CifarNet's first convolution in its first group as a matrix: 24 channels of 3×3."""
 
 
 @dataclass(frozen=True)
@@ -45,3 +51,28 @@ def rank_slopes(ranks: Sequence[int], norms: Sequence[float]) -> RankSlopes:
     """
     normalised = [norm / math.sqrt(rank) for rank, norm in zip(ranks, norms, strict=False)]
     return RankSlopes(log_log_slope(ranks, norms), log_log_slope(ranks, normalised))
+
+
+def slopes_of(results: Results) -> list[dict[str, float | str | None]]:
+    """Return the slopes of each optimizer in the study ``rank``, the paper's beside them.
+
+    ``‖∇f‖_*`` of a cell is the mean over its epochs of their means, and of a rank the mean over its seeds.
+    """
+    printed = {slopes.optimizer: slopes for slopes in paper.SLOPES}
+    norms: dict[str, dict[int, list[float]]] = {}
+    for cell in results.cells:
+        rank = min(int(cell.spec["first_width"]), IN)
+        norms.setdefault(cell.points["optimizer"], {}).setdefault(rank, []).append(_mean_norm(cell))
+    rows: list[dict[str, float | str | None]] = []
+    for optimizer, by_rank in norms.items():
+        found = rank_slopes(list(by_rank), [statistics.fmean(values) for values in by_rank.values()])
+        known = printed.get(optimizer)
+        rows.append(
+            {"optimizer": optimizer, **asdict(found), "paper_raw": known.raw if known else None}
+            | {"paper_normalised": known.normalised if known else None}
+        )
+    return rows
+
+
+def _mean_norm(cell: CellResult) -> float:
+    return statistics.fmean(row["gradient_nuclear_norm"] for row in cell.metrics if row["event"] == "evaluation")

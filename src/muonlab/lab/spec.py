@@ -37,7 +37,7 @@ class Spec(Settings):
         loss: ``"mean"`` or ``"sum"`` over a batch. The paper does not say; after clipping to 1 the two differ little.
             Reported losses are means.
         augmentation: of training images. The paper describes none, so none is the default.
-        batch_size: examples per update, on all devices together. The paper's "8" on 8 GPUs may be 64: a setting.
+        batch_size: examples per update. The paper's "8" on 8 GPUs is taken for 8 in all; it may be 64: a setting.
         micro_batch: most examples in one pass forward and back; gradients are summed over the parts.
         epochs: passes over the training data (a last part smaller than a batch is left out), or None with ``steps``.
         steps: updates, or None with ``epochs``.
@@ -47,7 +47,7 @@ class Spec(Settings):
         test: likewise, of the held-out ones.
         block: tokens in a sequence of text; None for images.
         first_width: output channels of CifarNet's first convolution in its first group; None is the model's own.
-        logit_scale: factor on CifarNet's logits; None is the model's own (1/256).
+        logit_scale: factor on CifarNet's logits; None is the model's own (1/256, 1 over the last width).
         precision: ``"float32"``, or ``"bfloat16"`` for passes forward and back by autocast.
         record_every: updates between recorded certificates; 0 records none.
         watch: name of a parameter whose gradient's nuclear norm is measured at every update; None watches none.

@@ -21,7 +21,7 @@ NUMERICS = 1
 FORMAT = 1
 """Of the run directory."""
 HEAD = "study.json"
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Status = Literal["done", "failed", "open"]
 
@@ -71,10 +71,21 @@ class CellFolder:
         if not (self.path / "spec.json").exists():
             write_json(self.path / "spec.json", about)
 
+    def begin(self, *, jobs: int, session: int) -> dict[str, Any]:
+        """Note that the cell is being worked on; return the most jobs and all sessions that it has seen."""
+        (self.path / "failed.json").unlink(missing_ok=True)
+        seen = read_json(self.path / "history.json", default={})
+        history = {
+            "jobs": max(jobs, seen.get("jobs", 1)),
+            "sessions": sorted({session, *seen.get("sessions", [])}),
+        }
+        write_json(self.path / "history.json", history)
+        return history
+
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the cell as done, then drop what only a resume would need."""
         write_json(self.path / "done.json", summary)
-        (self.path / "failed.json").unlink(missing_ok=True)
+        (self.path / "history.json").unlink(missing_ok=True)
         checkpoint.remove(self.path)
 
     def fail(self, failure: Mapping[str, Any]) -> None:
@@ -101,13 +112,14 @@ def opened(path: Path, of: Mapping[str, Any]) -> Iterator[None]:
 
 def read_head(path: Path) -> dict[str, Any] | None:
     """Return what a run directory is a run of, or None if it is none."""
-    try:
-        read = json.loads((path / HEAD).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
+    if not (path / HEAD).exists():
         return None
+    try:
+        read = read_json(path / HEAD, default={})
     except ValueError:
-        read = None
-    if not isinstance(read, dict) or "study" not in read:
+        read = {}
+    kinds = {"study": str, "profile": str, "settings": dict, "data": dict}
+    if not all(isinstance(read.get(name), kind) for name, kind in kinds.items()) or "threads" not in read["settings"]:
         raise ValueError(f"{HEAD} must say what a run directory is, got {path / HEAD} damaged: choose another --out")
     return read
 
@@ -146,6 +158,20 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def read_json(path: Path, *, default: dict[str, Any]) -> dict[str, Any]:
+    """Return the object in a JSON file, or the default if there is no file."""
+    try:
+        read = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return default
+    except ValueError:
+        read = None
+    if not isinstance(read, dict):
+        where = "its folder and run again" if path.parent.parent.name == "cells" else "it, or choose another --out"
+        raise ValueError(f"a run directory has JSON objects in its files, got {path} damaged: remove {where}")
+    return read
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

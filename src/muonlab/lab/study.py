@@ -91,6 +91,7 @@ class Study:
         axes: what is varied; every combination is a cell.
         profiles: ``smoke``, ``small`` and ``paper``.
         work: ``module:function`` that runs a cell; named, so that listing studies loads no torch.
+        analysis: ``module:function`` that draws a table of the paper from all results together; empty for none.
     """
 
     number: int
@@ -102,6 +103,7 @@ class Study:
     axes: tuple[Axis, ...]
     profiles: Mapping[ProfileName, Profile]
     work: str = "muonlab.lab.train:train"
+    analysis: str = ""
 
     def __post_init__(self) -> None:
         if not self.claims:
@@ -127,7 +129,7 @@ class Study:
         _checks.one_of("profile", profile, PROFILES)
         chosen = self.profiles[profile]  # type: ignore[index]
         count = chosen.seeds if seeds is None else _checks.integer("seeds", seeds, at_least=1)
-        base = self.base.changed({**chosen.settings, **(chosen.on_cpu if device == "cpu" else {})})
+        base = self.base.changed({**chosen.settings, **(chosen.on_cpu if device.partition(":")[0] == "cpu" else {})})
         given = dict(settings or {})
         taken = {name for axis in self._axes(chosen) for point in axis.points for name in point.settings}
         for name in ("seed", "threads", "device", *sorted(taken)):

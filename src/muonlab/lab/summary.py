@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from muonlab.lab.cells import function_of
 from muonlab.lab.results import CellResult, Results
 from muonlab.lab.studies import studies
 
@@ -27,9 +28,19 @@ def report(results: Results) -> dict[str, Any]:
         "folder": str(results.folder),
         "data": {name: {"label": d["label"], "words": d["words"]} for name, d in results.head["data"].items()},
         "places": [{"label": label, **_place(cells)} for label, cells in places.items()],
+        "analysis": _analysed(results),
         "failures": [{"cell": c.folder.name, "error": c.error} for c in results.cells if c.status == "failed"],
         "seconds_comparable": all(cell.jobs == 1 for cell in results.cells),
     }
+
+
+def _analysed(results: Results) -> list[dict[str, Any]]:
+    """Return the rows of the study's own table, once all of it is done."""
+    found = studies().get(results.study)
+    if found is None or not found.analysis or results.status != "done":
+        return []
+    rows: list[dict[str, Any]] = function_of(found.analysis)(results)
+    return rows
 
 
 def command(results: Results) -> str:

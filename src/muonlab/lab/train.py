@@ -27,11 +27,12 @@ def train(spec: Spec, desk: Desk) -> dict[str, Any]:
     check(spec)
     run = Training(spec, desk)
     run.resume()
-    while run.step < run.updates:
-        run.update()
-        if run.step % run.evaluate_every == 0 or run.step == run.updates:
-            run.evaluate()
+    while run.step < run.updates or run.evaluation_is_due:
+        if not run.evaluation_is_due:
+            run.update()
         run.save_if_due()
+        if run.evaluation_is_due:
+            run.evaluate()
     return run.finish()
 
 
@@ -42,6 +43,10 @@ class Training:
         self.spec, self.desk = spec, desk
         self.device = torch.device(spec.device)
         data = load(spec.dataset, root=desk.data, train=spec.train, test=spec.test, block=spec.block)
+        if desk.data_hash not in (None, data.hash):
+            raise ValueError(
+                f"data must stay the same during a study, got {spec.dataset} changed: choose another --out"
+            )
         self.train, self.test = data.train.to(self.device), data.test.to(self.device)
         self.per_epoch, self.updates = lengths(spec, len(self.train))
         self.evaluate_every = spec.evaluate_every or self.per_epoch
@@ -60,6 +65,7 @@ class Training:
         self.nuclear_norms = 0.0
         self.since = 0  # updates since the last evaluation
         self._saved = self._shown = time.monotonic()
+        self._saving = 0.0  # seconds that the last checkpoint took
         self._order: tuple[int, Tensor] | None = None
 
     # -------------------------------------------------------------------------------------------------- one update
@@ -113,16 +119,21 @@ class Training:
 
     # -------------------------------------------------------------------------------------------------- evaluation
 
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Whether the updates since the last evaluation are to be evaluated before the next one."""
+        return self.since > 0 and (self.step % self.evaluate_every == 0 or self.step == self.updates)
+
     def evaluate(self) -> None:
         """Write a row: mean training loss since the last one, loss and accuracy on held-out data, training seconds."""
         self.clock.stop()
-        train_loss = float(self.losses) / self.since
-        if not math.isfinite(train_loss):
-            raise ValueError(
-                f"the training loss must stay finite, got {train_loss} within {self.step} updates: lower lr, or aux_lr"
-            )
-        row = {"event": "evaluation", **self._where(), "train_loss": train_loss}
-        row |= held_out_numbers(self.model, self.test, self.spec)
+        row = {"event": "evaluation", **self._where(), "train_loss": self._finite(float(self.losses) / self.since)}
+        numbers = held_out_numbers(self.model, self.test, self.spec, lambda: self.desk.stopping)
+        if numbers is None:  # evaluated when the run goes on
+            self.save()
+            raise Stopped
+        self._finite(numbers["test_loss"])
+        row |= numbers
         if self.watched is not None:
             row["gradient_nuclear_norm"] = self.nuclear_norms / self.since
         self.desk.write(row)
@@ -130,9 +141,18 @@ class Training:
         self.nuclear_norms, self.since = 0.0, 0
 
     def _where(self) -> dict[str, Any]:
-        rate = float(self.optimizer.param_groups[0]["lr"])
-        seconds = self.clock.seconds
-        return {"step": self.step, "epoch": self.step / self.per_epoch, "seconds": seconds, "lr": rate}
+        last = learning_rate_factor(max(self.step - 1, 0), self.updates, self.spec.warmup)
+        return {
+            "step": self.step,
+            "epoch": self.step / self.per_epoch,
+            "seconds": self.clock.seconds,
+            "lr": self.rates[0] * last,
+        }
+
+    def _finite(self, loss: float) -> float:
+        if not math.isfinite(loss):
+            raise ValueError(f"the loss must stay finite, got {loss} within {self.step} updates: lower lr, or aux_lr")
+        return loss
 
     # ---------------------------------------------------------------------------------------------- save and resume
 
@@ -141,7 +161,10 @@ class Training:
         found = checkpoint.load(self.desk.folder)
         if found is None:
             self.desk.begin({})
-            self.desk.write({"event": "start", **self._where(), **held_out_numbers(self.model, self.test, self.spec)})
+            numbers = held_out_numbers(self.model, self.test, self.spec, lambda: self.desk.stopping)
+            if numbers is None:
+                raise Stopped
+            self.desk.write({"event": "start", **self._where(), **numbers})
             return
         restore(self.model, self.optimizer, found.tensors)
         values = found.values
@@ -154,15 +177,21 @@ class Training:
         self.desk.begin(values["lines"])
 
     def save_if_due(self) -> None:
-        """Save when asked to stop, and then stop, and from time to time."""
-        stopping = self.desk.stopping
-        if not stopping and time.monotonic() - self._saved < self.desk.checkpoint_seconds:
-            return
+        """Save when asked to stop, and then stop, and from time to time, at a twentieth of the time or less."""
+        stopping, every = self.desk.stopping, self.desk.checkpoint_seconds
+        if stopping or time.monotonic() - self._saved >= every + 20 * self._saving * bool(every):
+            self.save()
+        if stopping:
+            raise Stopped
+
+    def save(self) -> None:
+        """Save everything that the rest of the run depends on."""
         self.clock.stop()
+        began = time.monotonic()
         values = {
             "step": self.step,
             "since": self.since,
-            "losses": float(self.losses),
+            "losses": self._finite(float(self.losses)),
             "nuclear_norms": self.nuclear_norms,
             "seconds": self.clock.seconds,
             "recorder": self.recorder.state_dict() if self.recorder else None,
@@ -170,8 +199,7 @@ class Training:
         }
         checkpoint.save(self.desk.folder, self.step, snapshot(self.model, self.optimizer), values)
         self._saved = time.monotonic()
-        if stopping:
-            raise Stopped
+        self._saving = self._saved - began
 
     def finish(self) -> dict[str, Any]:
         """Keep the weights; return what a table says of the run."""

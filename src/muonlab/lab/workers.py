@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import NamedTuple
@@ -14,6 +14,13 @@ from muonlab.lab.cells import Job, Outcome, Show, describe, run_cell
 from muonlab.lab.store import CellFolder
 
 _CONTEXT = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads in an unknown state
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_HINTS = {
+    -signal.SIGKILL: ": out of memory?",
+    1: ": a script that runs cells side by side must do so under if __name__ == '__main__'",
+}
 
 
 class Ended(NamedTuple):
@@ -30,9 +37,22 @@ class _Worker:
     def __init__(self) -> None:
         self.pipe, theirs = _CONTEXT.Pipe()
         self.process: SpawnProcess = _CONTEXT.Process(target=_work, args=(theirs,), daemon=True)
-        self.process.start()
+        before = signal.pthread_sigmask(
+            signal.SIG_BLOCK, _SIGNALS
+        )  # inherited: they wait until the worker handles them
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.number = -1
+        self.told = False
+
+    def stop(self) -> None:
+        """Ask it to save and end, once."""
+        if not self.told:
+            self.told = True
+            self.process.terminate()
 
     def take(self, number: int, job: Job) -> None:
         self.number = number
@@ -45,7 +65,7 @@ class _Worker:
 
 def run_side_by_side(
     jobs: Sequence[Job], count: int, bell: Bell, show: Callable[[int], Show], begin: Callable[[int], None]
-) -> Iterator[Ended]:
+) -> Generator[Ended]:
     """Run jobs on ``count`` workers; yield how each ended, as it ends.
 
     Args:
@@ -65,7 +85,7 @@ def run_side_by_side(
             if not workers:
                 return
             for worker in _ready(workers, bell):
-                ended = _listen(worker, jobs, show)
+                ended = _listen(worker, jobs, show, bell)
                 if ended is None:
                     continue
                 yield ended
@@ -76,9 +96,9 @@ def run_side_by_side(
                     workers.remove(worker)
     finally:
         for worker in workers:
-            worker.process.terminate()
+            worker.stop()
         for worker in workers:
-            worker.process.join()
+            worker.retire()
 
 
 def _give(worker: _Worker, waiting: list[tuple[int, Job]], begin: Callable[[int], None]) -> None:
@@ -89,24 +109,24 @@ def _give(worker: _Worker, waiting: list[tuple[int, Job]], begin: Callable[[int]
 
 def _ready(workers: list[_Worker], bell: Bell) -> list[_Worker]:
     """Wait for a worker to say something; a bell that rings meanwhile is passed on."""
-    told = False
     while True:
-        if bell.rung and not told:
-            told = True
+        if bell.rung:
             for worker in workers:
-                worker.process.terminate()  # SIGTERM: saves and ends its cell
+                worker.stop()
         found = wait([worker.pipe for worker in workers], timeout=0.2)
         if found:
             return [worker for worker in workers if worker.pipe in found]
 
 
-def _listen(worker: _Worker, jobs: Sequence[Job], show: Callable[[int], Show]) -> Ended | None:
+def _listen(worker: _Worker, jobs: Sequence[Job], show: Callable[[int], Show], bell: Bell) -> Ended | None:
     try:
         message = worker.pipe.recv()
     except (EOFError, ConnectionResetError):
         worker.process.join()
         code = worker.process.exitcode
-        why = f"its process ended with code {code}" + (": out of memory?" if code == -signal.SIGKILL else "")
+        if bell.rung:
+            return Ended(worker.number, "stopped")
+        why = f"its process ended with code {code}" + _HINTS.get(code or 0, "")
         CellFolder(jobs[worker.number].folder).fail({"error": why, "traceback": "", "time": None})
         return Ended(worker.number, "failed")
     if message[0] == "progress":
@@ -118,7 +138,8 @@ def _listen(worker: _Worker, jobs: Sequence[Job], show: Callable[[int], Show]) -
 def _work(pipe: Connection) -> None:
     """Take jobs from the pipe until it ends: the body of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent passes it on
-    with listening((signal.SIGTERM,)) as bell:
+    with listening((signal.SIGTERM,), patient=True) as bell:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
         def show(done: int, total: int, numbers: dict[str, float]) -> None:
             try:

@@ -62,7 +62,7 @@ def test_prepare_takes_one_name_or_several_and_tells_its_progress(root, tmp_path
 
 def test_damage_is_a_problem_of_its_row_alone(root, tmp_path):
     (root / "mnist" / "data" / "train-00000-of-00001.parquet").write_bytes(b"none")
-    row = rows_of(status(root, tmp_path / "cache"))["mnist"]
+    row = rows_of(status(root=root, cache=tmp_path / "cache"))["mnist"]
     assert (row["train"], row["test"]) == (None, 10)
     rows = rows_of(prepare(["mnist", "cifar10"], root, tmp_path / "cache"))
     assert "cannot be read" in rows["mnist"]["problem"]

@@ -12,25 +12,32 @@ from muonlab.lab.data.identity import Directory, Place, identity, labelled
 from muonlab.lab.data.images import Progress
 from muonlab.lab.data.registry import Dataset, dataset, datasets
 
+Names = str | Iterable[str] | None
 
-def status(root: Directory = None, cache: Directory = None) -> dict[str, Any]:
+
+def status(names: Names = None, root: Directory = None, cache: Directory = None) -> dict[str, Any]:
     """Return a row per dataset on what is at hand, without decoding anything or asking the hub.
 
     Counts are read off the metadata of the cache or of parquet files, and None where neither says; ``problem`` is why
     a dataset cannot be loaded as things are.
+
+    Args:
+        names: of datasets; None is all.
+        root: as in :func:`muonlab.lab.data.load`.
+        cache: as there.
     """
-    return {"datasets": [_row(entry, root, cache) for entry in datasets().values()]}
+    return {"datasets": [_row(entry, root, cache) for entry in _chosen(names)]}
 
 
 def prepare(
-    names: str | Iterable[str] | None = None,
+    names: Names = None,
     root: Directory = None,
     cache: Directory = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Decode datasets into the cache and return the rows of :func:`status` for them.
 
-    One that fails has its reason in ``problem``; the others are prepared all the same.
+    One that fails has its reason in ``problem``; the others are prepared all the same. ``status`` says "failed" then.
 
     Args:
         names: of datasets; None is all.
@@ -38,9 +45,8 @@ def prepare(
         cache: as there.
         progress: as there.
     """
-    chosen = datasets() if names is None else [names] if isinstance(names, str) else list(names)
     rows = []
-    for entry in [dataset(name) for name in chosen]:
+    for entry in _chosen(names):
         problem = None
         try:
             place = Place.of(entry, root, cache)
@@ -49,7 +55,11 @@ def prepare(
             problem = str(error)
         row = _row(entry, root, cache)
         rows.append(row | {"problem": problem or row["problem"]})
-    return {"datasets": rows}
+    return {"status": "failed" if any(row["problem"] for row in rows) else "done", "datasets": rows}
+
+
+def _chosen(names: Names) -> list[Dataset]:
+    return [dataset(name) for name in (datasets() if names is None else [names] if isinstance(names, str) else names)]
 
 
 def _row(entry: Dataset, root: Directory, cache: Directory) -> dict[str, Any]:

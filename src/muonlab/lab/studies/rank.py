@@ -24,4 +24,5 @@ STUDY = Study(
     base=BASE.changed({"watch": "groups.0.conv1.weight"}),
     axes=(Axis("optimizer", (SGD_M, SVD, muon(3))), _ranks(16, 32, 64, 128, 216)),
     profiles=profiles(small=(2_500, 6), smoke_axes=(_ranks(16, 32),)),
+    analysis="muonlab.lab.slopes:slopes_of",
 )
