@@ -53,7 +53,7 @@ class Certify:
     cannot be read.
     """
 
-    file: Annotated[Positional[str], arg(name="FILE")]
+    file: Annotated[Positional[str], arg(metavar="FILE")]
     """A file of torch.save, a .safetensors, a .npy or a .npz; nothing in it is executed."""
     weights: bool = False
     """Certify weights too (the theorems speak of momenta)."""
@@ -110,7 +110,7 @@ class Run:
     stopped it: everything is saved then, and the same command goes on.
     """
 
-    study: Annotated[Positional[str], arg(name="STUDY")]
+    study: Annotated[Positional[str], arg(metavar="STUDY")]
     """One of: muonlab list studies."""
     profile: Literal["smoke", "small", "paper"] = "smoke"
     """Seconds; minutes per cell on two CPU cores, labelled as smaller; or the paper's setting in full."""
@@ -144,7 +144,7 @@ class Data:
 
     what: Annotated[Positional[Literal["status", "prepare"]], arg(name="what")] = "status"
     """Look, or decode."""
-    names: Annotated[Positional[tuple[str, ...]], arg(name="NAMES")] = ()
+    names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME")] = ()
     """Of: muonlab list datasets; all without any."""
     data: str | None = None
     """Folder with a folder for each dataset in the hub's layout; without it MUONLAB_DATA, else the hub."""

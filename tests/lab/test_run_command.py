@@ -143,7 +143,9 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, uninterrupted):
     content = bytearray(newest.read_bytes())
     content[-5] ^= 4
     newest.write_bytes(bytes(content))
-    assert command(*words).returncode == 0
+    resumed = command(*words)
+    assert resumed.returncode == 0
+    assert f"checkpoint {newest.stem} of" in resumed.stderr
     same(load_results(uninterrupted), load_results(out))
 
 

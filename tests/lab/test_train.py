@@ -16,6 +16,7 @@ from muonlab.lab.data import augment, load, order
 from muonlab.lab.desk import Stopped
 from muonlab.lab.models import build
 from muonlab.lab.recipe import learning_rate_factor, optimizer_of
+from muonlab.lab.studies import find
 from muonlab.lab.train import Training, train
 from muonlab.optim import Muon, NewtonSchulz, split_params
 from tests.lab.tiny import SPEC, Bench, without_clock
@@ -437,3 +438,33 @@ def test_fields_of_a_spec_reach_the_training(tmp_path):
         train(base.changed({name: value}), bench)
         changed_weights = not equal(weights, final_weights(bench.folder))
         assert changed_weights or rows != without_clock(bench.rows["metrics"]), name
+
+
+@pytest.mark.parametrize(
+    ("study", "label"),
+    [
+        pytest.param("mlp-mnist", "Muon (SVD)", marks=pytest.mark.data("mnist")),
+        pytest.param("resnet18-cifar100", "Muon (q=2)", marks=pytest.mark.data("cifar100-standin")),
+        pytest.param("wrn-tiny-imagenet", "Muon (q=1)", marks=pytest.mark.data("tiny-imagenet-subset")),
+        pytest.param("gpt-124m-fineweb", "Muon (q=3)", marks=pytest.mark.data("web-text")),
+        pytest.param("rank", "Muon (q=3), r=16", marks=pytest.mark.data("cifar10-subset")),
+    ],
+)
+def test_every_kind_of_network_resumes_to_the_same_bits(tmp_path, study, label):
+    cell = next(cell for cell in find(study).cells("smoke") if cell.label == label)
+    shorter = {"steps": 6, "epochs": None, "evaluate_every": 4, "augmentation": "none", "micro_batch": 2}
+    spec = cell.spec.changed({**shorter, "batch_size": 4, "record_every": 2})
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    whole, cut = Bench(tmp_path / "a"), Bench(tmp_path / "b")
+    train(spec, whole)
+    evaluated = -(-len(Training(spec, Bench(tmp_path)).test) // 2)  # it asks before each part of an evaluation
+    cut.stop_after = evaluated + 3
+    with pytest.raises(Stopped):
+        train(spec, cut)
+    assert len(list((cut.folder / "checkpoints").glob("*.json"))) == 1
+    cut.stop_after = None
+    train(spec, cut)
+    assert equal(final_weights(whole.folder), final_weights(cut.folder))
+    assert without_clock(whole.rows["metrics"]) == without_clock(cut.rows["metrics"])
+    assert whole.rows["certificates"] == cut.rows["certificates"]

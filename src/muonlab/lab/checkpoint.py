@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,11 +20,10 @@ KEPT = 2
 
 
 class Checkpoint(NamedTuple):
-    """Tensors and plain values as they were saved, and the names of newer ones that were damaged."""
+    """Tensors and plain values as they were saved."""
 
     tensors: dict[str, Tensor]
     values: dict[str, Any]
-    damaged: tuple[str, ...]
 
 
 def save(folder: Path, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
@@ -46,20 +46,20 @@ def _hash(values: Mapping[str, Any]) -> str:
 
 
 def load(folder: Path, device: str = "cpu") -> Checkpoint | None:
-    """Return the newest sound checkpoint, or None if there is none."""
+    """Return the newest sound checkpoint, or None if there is none; warn of those that are damaged."""
     from safetensors.torch import load_file
 
-    damaged: list[str] = []
     for path in sorted((folder / FOLDER).glob("*.json"), reverse=True):
         tensors = path.with_suffix(".safetensors")
         try:
             manifest = json.loads(path.read_bytes())
             whole = manifest["values_sha256"] == _hash(manifest["values"])
             if whole and sha256(tensors) == manifest["sha256"]:
-                return Checkpoint(load_file(tensors, device=device), manifest["values"], tuple(damaged))
+                return Checkpoint(load_file(tensors, device=device), manifest["values"])
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        damaged.append(path.stem)
+        said = f"checkpoint {path.stem} of {folder.name} is damaged: going on from the one before it, or from the start"
+        warnings.warn(said, stacklevel=2)
     return None
 
 
