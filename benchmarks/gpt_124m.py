@@ -9,6 +9,7 @@ float32 and one sequence at a time), cut to two updates and to the text that is 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -44,7 +45,7 @@ def main() -> None:
         "parameters": found.summary["parameters"],
         "threads": options.threads,
         "spec": {name: found.spec[name] for name in ("batch_size", "micro_batch", "block", "precision")},
-        "seconds_per_update": [later - sooner for sooner, later in zip(seconds, seconds[1:], strict=False)],
+        "seconds_per_update": [later - sooner for sooner, later in itertools.pairwise(seconds)],
         "losses": [row.get("train_loss", row["test_loss"]) for row in found.metrics],
         "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }

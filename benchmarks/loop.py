@@ -4,7 +4,7 @@ The bare loop has nothing but the mathematics: images normalised beforehand and 
 clipping, learning rates, step. The lab's adds normalisation by batch, the clock, sums, checks for signals and
 checkpoints. Both sides take turns, a block of updates each; the ratio is of the medians.
 
-Run: python benchmarks/loop.py [--blocks 15] > results/loop.json
+Run: python benchmarks/loop.py [--blocks 9] > results/loop.json
 Needs MUONLAB_DATA (mnist/, cifar10-subset/), else the hub.
 """
 
@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from muonlab.lab.cells import CellDesk, Job
 from muonlab.lab.data import load, order
 from muonlab.lab.parts import model_of
 from muonlab.lab.recipe import optimizer_of
@@ -38,37 +39,14 @@ TASKS = {
     ),
     "CifarNet on CIFAR-10": (
         Spec(model="cifarnet", dataset="cifar10", batch_size=256, smoothing=0.2, epochs=1000, threads=2),
-        2,
+        1,
     ),
 }
 
 
-class Quiet:
-    """A desk that nobody looks at, with checkpoints far apart."""
-
-    data = None
-    checkpoint_seconds = 1e9
-    stopping = False
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def begin(self, lines: dict[str, int]) -> None:
-        """Nothing to cut."""
-
-    def write(self, row: dict[str, Any], file: str = "metrics") -> None:
-        """Keep no rows."""
-
-    def lines(self) -> dict[str, int]:
-        """No rows."""
-        return {}
-
-    def progress(self, done: int, total: int, **numbers: float) -> None:
-        """Show nothing."""
-
-
 def lab_updates(spec: Spec, folder: Path) -> Callable[[int], None]:
-    run = Training(spec, Quiet(folder))
+    job = Job(folder, spec, "muonlab.lab.train:train", None, checkpoint_seconds=1e9)
+    run = Training(spec, CellDesk(job, lambda: False, lambda *_: None))
 
     def updates(count: int) -> None:
         for _ in range(count):
@@ -137,7 +115,7 @@ def compare(spec: Spec, per_block: int, blocks: int, folder: Path) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=15)
+    parser.add_argument("--blocks", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

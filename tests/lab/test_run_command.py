@@ -192,6 +192,7 @@ def said(capsys, *words):
         (("run", "quickstart", "--set", "watch=nothing"), "watch must name a parameter of the model, got 'nothing'"),
         (("data", "status", "svhn"), "svhn"),
         (("run", "quickstart", "--seeds", "0"), "seeds must be at least 1"),
+        (("run", "quickstart", "--seeds", "1000000"), "seeds must be at most 1,000, got 1,000,000"),
         (("run", "quickstart", "--jobs", "0"), "jobs must be at least 1"),
         (("run", "quickstart", "--threads", "0"), "threads must be at least 1"),
         (("run", "quickstart", "--device", "tpu"), "device must be cpu, cuda, cuda:N or mps"),

@@ -17,6 +17,7 @@ from muonlab.lab.settings import read_words
         ({"q": 2.0}, "q must be a whole number, got 2.0"),
         ({"q": -1}, "q must be at least 0, got -1"),
         ({"kappa": 0}, "kappa must be at least 1"),
+        ({"kappa": 1000}, "kappa must be at most 64, got 1000"),
         ({"momentum": 1.0}, "momentum must be a finite number in [0, 1)"),
         ({"optimizer": "adam"}, "optimizer must be one of 'sgdm', 'muon', 'svd', got 'adam'"),
         ({"batch_size": 0}, "batch_size must be at least 1"),

@@ -8,6 +8,7 @@ from typing import Literal
 from muonlab import _checks
 from muonlab.lab.settings import Settings
 
+MOST_KAPPA = 64
 Augmentation = Literal["none", "flip", "flip+translate"]
 
 
@@ -100,6 +101,8 @@ class Spec(Settings):
         for name in ("kappa", "batch_size", *counts):
             if getattr(self, name) is not None:
                 _checks.integer(name, getattr(self, name), at_least=1)
+        if self.kappa > MOST_KAPPA:  # exact ranges of a polynomial take minutes in the hundreds
+            raise ValueError(f"kappa must be at most {MOST_KAPPA}, got {self.kappa}: the paper goes to 5")
 
     @property
     def recorded(self) -> bool:

@@ -13,6 +13,7 @@ from muonlab import _checks
 from muonlab.lab.settings import Settings
 
 ProfileName = Literal["smoke", "small", "paper"]
+MOST_SEEDS = 1_000
 PROFILES: tuple[ProfileName, ...] = ("smoke", "small", "paper")
 
 
@@ -129,6 +130,8 @@ class Study:
         _checks.one_of("profile", profile, PROFILES)
         chosen = self.profiles[profile]  # type: ignore[index]
         count = chosen.seeds if seeds is None else _checks.integer("seeds", seeds, at_least=1)
+        if count > MOST_SEEDS:
+            raise ValueError(f"seeds must be at most {MOST_SEEDS:,}, got {count:,}: a handful shows the spread")
         base = self.base.changed({**chosen.settings, **(chosen.on_cpu if device.partition(":")[0] == "cpu" else {})})
         given = dict(settings or {})
         taken = {name for axis in self._axes(chosen) for point in axis.points for name in point.settings}
