@@ -26,6 +26,7 @@ from muonlab.lab.settings import read_words
         ({"device": "tpu"}, "device must be cpu, cuda, cuda:N or mps, got 'tpu'"),
         ({"precision": "float16"}, "precision must be one of"),
         ({"threads": 0}, "threads must be at least 1"),
+        ({"threads": 100_000}, "threads must be at most 1,024, got 100,000"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_name(settings, words):

@@ -10,6 +10,8 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 
 from muonlab import _checks
 
+MOST_THREADS = 1_024
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -30,6 +32,10 @@ class Settings:
             object.__setattr__(self, name, _checked(name, getattr(self, name), kind))
         _checks.integer("seed", self.seed, at_least=0)
         _checks.integer("threads", self.threads, at_least=1)
+        if self.threads > MOST_THREADS:
+            raise ValueError(
+                f"threads must be at most {MOST_THREADS:,}, got {self.threads:,}: use those of the machine"
+            )
         if self.device.partition(":")[0] not in ("cpu", "cuda", "mps"):
             raise ValueError(f"device must be cpu, cuda, cuda:N or mps, got {self.device!r}: pick one of these")
 
