@@ -162,6 +162,7 @@ def run(report: dict[str, Any]) -> str:
     smaller = report["smaller_than_the_paper"]
     notes = [
         *([f"Profile {report['profile']}, not the paper's setting: {smaller}"] if smaller else []),
+        *([f"Changed by options: {', '.join(report['changed'])}"] if report["changed"] else []),
         *(f"Data: {d['words']}" for d in report["data"].values()),
         *([] if report["seconds_comparable"] else ["Several cells ran at the same time: their seconds tell little."]),
         *(f"Failed: {f['cell']}: {f['error']}" for f in report["failures"]),

@@ -249,6 +249,71 @@ def test_a_wrong_setting_leaves_no_directory_behind(tmp_path):
     assert not out.exists()
 
 
+DAMAGES = {
+    "metrics cut": ("cells/{cell}/metrics.jsonl", b'{"event": "start"}\n'),
+    "metrics gone": ("cells/{cell}/metrics.jsonl", None),
+    "rows that are none": ("cells/{cell}/metrics.jsonl", b"3\n"),
+    "weights gone": ("cells/{cell}/weights.safetensors", None),
+    "done without numbers": ("cells/{cell}/done.json", b"{}"),
+    "done of another shape": ("cells/{cell}/done.json", b'{"summary": {}, "rows_sha256": {}, "sessions": 3}'),
+    "spec without fields": ("cells/{cell}/spec.json", b"{}"),
+    "cells that are no list": ("cells.json", b'{"cells": null}'),
+    "cells that are no names": ("cells.json", b'{"cells": [1, 2]}'),
+    "sessions that are no list": ("env.json", b'{"sessions": "ab"}'),
+    "deep": ("study.json", b"[" * 200_000),
+    "head without settings": ("study.json", b'{"study": "tiny"}'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_to_a_finished_run_is_told_in_one_line_and_never_taken_for_a_result(tmp_path, damage):
+    cell = run(study(), out=tmp_path).cells[1]
+    name, content = DAMAGES[damage]
+    path = tmp_path / name.format(cell=cell.folder.name)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    for attempt in (lambda: load_results(tmp_path), lambda: run(study(), out=tmp_path, seeds=2)):
+        with pytest.raises(ValueError, match="damaged") as caught:
+            attempt()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_directory_that_was_killed_at_its_birth_can_be_used(tmp_path):
+    (tmp_path / "study.json.part").write_bytes(b"{")
+    (tmp_path / "lock").touch()
+    assert run(study(work=f"{HERE}:succeed"), out=tmp_path).status == "done"
+
+
+def test_a_cell_that_another_process_has_finished_meanwhile_is_not_run_again(tmp_path, monkeypatch):
+    first = run(study(), out=tmp_path)
+    before = snapshot(tmp_path / "cells")
+    monkeypatch.setattr(cells, "function_of", lambda work: pytest.fail(f"{work} was run again"))
+    for cell, planned in zip(first.cells, study().cells("smoke"), strict=True):
+        job = cells.Job(cell.folder, planned.spec, study().work, None, 60.0)
+        assert cells.run_cell(job, lambda: False, lambda *_: None) == "done"
+    assert snapshot(tmp_path / "cells") == before
+
+
+def test_checkpoints_that_lead_elsewhere_are_refused(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine.safetensors").touch()
+    cell = run(study(work=f"{HERE}:fail_with_muon"), out=tmp_path / "run").cells[1]
+    (cell.folder / "checkpoints").symlink_to(elsewhere)
+    with pytest.raises(ValueError, match="got a link"):
+        run(study(work=f"{HERE}:fail_with_muon"), out=tmp_path / "run", retry=True)
+    assert (elsewhere / "mine.safetensors").exists()
+
+
+def test_an_empty_name_is_no_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="--out must name a directory"):
+        run(study(work=f"{HERE}:succeed"), out="")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_two_writers_are_refused(tmp_path):
     out = tmp_path / "run"
     out.mkdir()
@@ -336,7 +401,7 @@ def test_sigterm_while_workers_start_fails_no_cell(tmp_path):
 
 
 def test_a_full_disk_in_a_worker_ends_the_study_too(tmp_path):
-    with pytest.raises(ValueError, match="a worker could not go on, got OSError"):
+    with pytest.raises(ValueError, match="there must be room on the disk"):
         run(study(work=f"{HERE}:fill_the_disk"), out=tmp_path, jobs=2, seeds=2)
     assert "failed" not in [cell.status for cell in load_results(tmp_path).cells]
 

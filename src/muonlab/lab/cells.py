@@ -84,12 +84,14 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
     """
     folder = CellFolder(job.folder)
     with locked(job.folder), threads(job.spec.threads):
+        if folder.status == "done":  # another process was faster
+            return "done"
         checkpoint.sweep(job.folder)
         history = folder.begin(jobs=job.jobs, session=job.session)
         desk = CellDesk(job, stopping, show)
         try:
             summary = function_of(job.work)(job.spec, desk)
-            desk.lines()
+            rows = desk.lines()
         except Stopped:
             return "stopped"
         except Exception as error:
@@ -99,7 +101,8 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
             return "failed"
         finally:
             desk.close()
-        folder.finish({"summary": summary, **history, "time": time.time()})
+        hashes = {name: checkpoint.sha256(job.folder / f"{name}.jsonl") for name in rows}
+        folder.finish({"summary": summary, "rows_sha256": hashes, **history, "time": time.time()})
     return "done"
 
 

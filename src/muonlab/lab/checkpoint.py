@@ -65,10 +65,12 @@ def load(folder: Path, device: str = "cpu") -> Checkpoint | None:
 
 def sweep(folder: Path) -> None:
     """Remove what a kill has left half written; only for the one that holds the cell's lock."""
-    for place in (folder, folder / FOLDER):
-        for path in [*place.glob("*.part"), *place.glob(".tmp*")]:
-            path.unlink()
-    for path in (folder / FOLDER).glob("*.safetensors"):
+    place = folder / FOLDER
+    if place.is_symlink():
+        raise ValueError(f"{FOLDER} must be a directory of its cell, got a link in {folder.name}: remove the link")
+    for path in [*folder.glob("*.part"), *place.glob("*.part"), *folder.glob(".tmp*"), *place.glob(".tmp*")]:
+        path.unlink()
+    for path in place.glob("*.safetensors"):
         if not path.with_suffix(".json").exists():
             path.unlink()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from muonlab.lab.checkpoint import sha256
 from muonlab.lab.rowfiles import read_rows
 from muonlab.lab.store import CellFolder, Status, read_head, read_json
 
@@ -79,22 +80,35 @@ def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = Non
     head = read_head(folder)
     if head is None:
         raise ValueError(f"results are read from a run directory, got {folder} without a study.json: run a study first")
-    environments = read_json(folder / "env.json", default={}).get("sessions", [])
+    environments = sessions_of(folder)
     cells = tuple(read_cell(folder / "cells" / name) for name in (listed(folder) if names is None else names))
     return Results(head["study"], head["profile"], head, tuple(environments), cells, folder)
 
 
 def listed(folder: Path) -> list[str]:
     """Return the names of the cells' folders, in the order of the study."""
-    names: list[str] = read_json(folder / "cells.json", default={}).get("cells", [])
+    names = _list(folder / "cells.json", "cells", str)
     return [name for name in names if (folder / "cells" / name / "spec.json").exists()]
 
 
+def sessions_of(folder: Path) -> list[dict[str, Any]]:
+    """Return what each session of a run directory was run with."""
+    return _list(folder / "env.json", "sessions", dict)
+
+
+def _list(path: Path, name: str, kind: type) -> list[Any]:
+    found = read_json(path, default={name: []}).get(name)
+    if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
+        raise ValueError(f"{path.name} must have a list of {name}, got {path} damaged: choose another --out")
+    return found
+
+
 def read_cell(path: Path) -> CellResult:
-    """Read the folder of a cell."""
+    """Read the folder of a cell; what was finished must be as it was then."""
     about, done, failed = (read_json(path / f"{name}.json", default={}) for name in ("spec", "done", "failed"))
     if not all(isinstance(about.get(name), dict) for name in ("points", "spec")) or "seed" not in about["spec"]:
         raise ValueError(f"spec.json must say what a cell is, got {path / 'spec.json'} damaged: remove its folder")
+    _check_unchanged(path, done)
     return CellResult(
         label=str(about.get("label", path.name)),
         points=about["points"],
@@ -107,3 +121,22 @@ def read_cell(path: Path) -> CellResult:
         sessions=tuple(done.get("sessions", ())),
         folder=path,
     )
+
+
+def _check_unchanged(path: Path, done: Mapping[str, Any]) -> None:
+    """Refuse a finished cell whose files are no longer those that it was finished with."""
+    if not (path / "done.json").exists():
+        return
+    hashes = done.get("rows_sha256")
+    sound = (
+        isinstance(hashes, dict) and isinstance(done.get("summary"), dict) and isinstance(done.get("sessions"), list)
+    )
+    for name, digest in hashes.items() if isinstance(hashes, dict) else ():
+        rows = path / f"{name}.jsonl"
+        sound = sound and rows.exists() and sha256(rows) == digest
+    if sound and "weights_sha256" in done["summary"]:
+        sound = (path / "weights.safetensors").exists()
+    if not sound:
+        raise ValueError(
+            f"a finished cell must keep its files, got {path} damaged: remove its folder and run the same command again"
+        )

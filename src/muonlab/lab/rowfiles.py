@@ -62,9 +62,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            rows.append(json.loads(line))
-        except ValueError:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict) or "event" not in row:
             raise ValueError(
-                f"a file of rows must be JSON lines, got {path} with line {number} damaged: run the cell again"
-            ) from None
+                f"a file of rows must be JSON objects with an event, got {path} with line {number} damaged: remove the "
+                f"folder of the cell and run again"
+            )
+        rows.append(row)
     return rows

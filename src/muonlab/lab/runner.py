@@ -15,8 +15,8 @@ from muonlab.lab.board import Board, board
 from muonlab.lab.cells import Job, Outcome, Show, run_cell
 from muonlab.lab.environment import environment
 from muonlab.lab.planning import Planned, by_name, check, identified, planned
-from muonlab.lab.results import Results, listed, load_results, read_cell
-from muonlab.lab.store import FULL_DISK, head, opened, read_head, read_json, write_json
+from muonlab.lab.results import Results, listed, load_results, read_cell, sessions_of
+from muonlab.lab.store import FULL_DISK, head, opened, read_head, write_json
 from muonlab.lab.studies import find
 from muonlab.lab.study import PROFILES, Profile, Study
 from muonlab.lab.workers import run_side_by_side
@@ -67,6 +67,8 @@ def run(
     study = find(study) if isinstance(study, str) else study
     _checks.integer("jobs", jobs, at_least=1)
     _checks.non_negative("checkpoint_seconds", checkpoint_seconds)
+    if out is not None and not os.fspath(out):
+        raise ValueError("--out must name a directory, got an empty name: leave it away for runs/STUDY-PROFILE")
     folder = Path("runs") / f"{study.name}-{profile}" if out is None else Path(out)
     _checks.one_of("profile", profile, PROFILES)
     count = _threads(threads, jobs, folder, study.profiles[profile])  # type: ignore[index]
@@ -76,19 +78,23 @@ def run(
         origins = identified(cells, root, visible=progress)
         of = head(study, profile, {**(settings or {}), "device": device, "threads": count}, by_name(origins))
         all_cells = planned(folder, study, cells, origins)
-        todo = [one for one in all_cells if one.folder.status == "open" or (retry and one.folder.status == "failed")]
-        if todo:  # before anything is written
-            check(study, todo)
+        if _todo(all_cells, retry=retry):  # before anything is written
+            check(study, all_cells)
         with opened(folder, of):
+            todo = _todo(all_cells, retry=retry)  # as it is now that nobody else writes
             session = _write_about(folder, all_cells, study, begun=bool(todo))
             work = [
                 Job(one.folder.path, one.cell.spec, study.work, root, checkpoint_seconds, jobs, session, one.data_hash)
                 for one in todo
             ]
             names = [f"{one.cell.label}, seed {one.cell.spec.seed}" for one in todo]
-            with listening() as bell, board(study.title, len(work), visible=progress) as shown:
+            with listening() as bell, board(study.name, len(work), visible=progress) as shown:
                 _run_all(work, names, jobs, bell, shown)
     return load_results(folder, [one.folder.path.name for one in all_cells])
+
+
+def _todo(cells: Sequence[Planned], *, retry: bool) -> list[Planned]:
+    return [one for one in cells if one.folder.status == "open" or (retry and one.folder.status == "failed")]
 
 
 def _threads(asked: int | None, jobs: int, folder: Path, profile: Profile) -> int:
@@ -108,7 +114,7 @@ def _write_about(folder: Path, cells: Sequence[Planned], study: Study, *, begun:
     earlier = listed(folder)
     if not set(names) <= set(earlier):
         write_json(folder / "cells.json", {"cells": [*names, *(name for name in earlier if name not in names)]})
-    sessions = read_json(folder / "env.json", default={}).get("sessions", [])
+    sessions = sessions_of(folder)
     if begun:
         about = {"claims": list(study.claims), "items": list(study.items)}
         sessions.append({**environment(), **about, "command": [Path(sys.argv[0]).name, *sys.argv[1:]]})
@@ -138,6 +144,8 @@ def _outcomes(
 
     with closing(run_side_by_side(jobs, count, bell, shows.__getitem__, begin)) as ends:
         for ended in ends:
+            if ended.outcome is None and ended.number_of_error in FULL_DISK:
+                raise OSError(ended.number_of_error, os.strerror(ended.number_of_error))
             if ended.outcome is None:
                 raise ValueError(f"a worker could not go on, got {ended.error}: what is finished is kept, run again")
             yield ended.number, ended.outcome

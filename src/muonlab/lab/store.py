@@ -74,11 +74,13 @@ class CellFolder:
     def begin(self, *, jobs: int, session: int) -> dict[str, Any]:
         """Note that the cell is being worked on; return the most jobs and all sessions that it has seen."""
         (self.path / "failed.json").unlink(missing_ok=True)
-        seen = read_json(self.path / "history.json", default={})
-        history = {
-            "jobs": max(jobs, seen.get("jobs", 1)),
-            "sessions": sorted({session, *seen.get("sessions", [])}),
-        }
+        seen = read_json(self.path / "history.json", default={"jobs": 1, "sessions": []})
+        try:
+            history = {"jobs": max(jobs, seen["jobs"]), "sessions": sorted({session, *seen["sessions"]})}
+        except (KeyError, TypeError):
+            raise ValueError(
+                f"history.json must say how a cell was run, got {self.path / 'history.json'} damaged: remove its folder"
+            ) from None
         write_json(self.path / "history.json", history)
         return history
 
@@ -99,7 +101,7 @@ def opened(path: Path, of: Mapping[str, Any]) -> Iterator[None]:
     found = read_head(path)
     if found is not None:
         _check_same(path, found, of)
-    elif path.is_dir() and any(child.name != "lock" for child in path.iterdir()):
+    elif path.is_dir() and any(child.name not in ("lock", f"{HEAD}.part") for child in path.iterdir()):
         raise ValueError(f"--out must be a run directory or empty, got {path} with other files: choose another")
     elif path.exists() and not path.is_dir():
         raise ValueError(f"--out must be a directory, got the file {path}: choose another")
@@ -137,7 +139,9 @@ def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any])
 
 def _short(value: Any) -> str:
     if isinstance(value, dict):
-        value = {name: part.get("hash", part)[:12] if isinstance(part, dict) else part for name, part in value.items()}
+        value = {
+            name: str(part.get("hash", part))[:12] if isinstance(part, dict) else part for name, part in value.items()
+        }
     return json.dumps(value)
 
 
@@ -166,7 +170,7 @@ def read_json(path: Path, *, default: dict[str, Any]) -> dict[str, Any]:
         read = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return default
-    except ValueError:
+    except (ValueError, RecursionError):
         read = None
     if not isinstance(read, dict):
         where = "its folder and run again" if path.parent.parent.name == "cells" else "it, or choose another --out"

@@ -137,7 +137,8 @@ class Study:
         taken = {name for axis in self._axes(chosen) for point in axis.points for name in point.settings}
         for name in ("seed", "threads", "device", *sorted(taken)):
             if name in given:
-                way = "an axis of the study: run another" if name in taken else f"an option of its own: use --{name}"
+                option = {"seed": "seeds"}.get(name, name)
+                way = "an axis of the study: run another" if name in taken else f"an option of its own: use --{option}"
                 raise ValueError(f"a setting must not contradict the study, got {name!r}, which is {way}")
         base = base.changed({**given, "device": device, "threads": threads})
         return tuple(

@@ -24,6 +24,7 @@ def report(results: Results) -> dict[str, Any]:
         "study": results.study,
         "profile": results.profile,
         "smaller_than_the_paper": found.profiles[results.profile].words if found else None,  # type: ignore[index]
+        "changed": _changes(results),
         "status": results.status,
         "folder": str(results.folder),
         "data": {name: {"label": d["label"], "words": d["words"]} for name, d in results.head["data"].items()},
@@ -49,8 +50,13 @@ def command(results: Results) -> str:
     words = ["muonlab run", results.study, "--profile", results.profile]
     words += ["--seeds", str(1 + max((cell.seed for cell in results.cells), default=0))]
     words += ["--device", settings.pop("device"), "--threads", str(settings.pop("threads"))]
-    plain = [f"{name}={'none' if value is None else value}" for name, value in settings.items()]
-    return " ".join([*words, *(["--set", *plain] if plain else [])])
+    return " ".join([*words, *(["--set", *_changes(results)] if _changes(results) else [])])
+
+
+def _changes(results: Results) -> list[str]:
+    """Return the settings that options replaced, as the command line takes them."""
+    given = {name: v for name, v in results.head["settings"].items() if name not in ("device", "threads")}
+    return [f"{name}={'none' if value is None else value}" for name, value in given.items()]
 
 
 def _place(cells: list[CellResult]) -> dict[str, Any]:

@@ -17,10 +17,6 @@ _CONTEXT = multiprocessing.get_context("spawn")  # a fork would inherit torch's 
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_HINTS = {
-    -signal.SIGKILL: ": out of memory?",
-    1: ": a script that runs cells side by side must do so under if __name__ == '__main__'",
-}
 
 
 class Ended(NamedTuple):
@@ -29,6 +25,7 @@ class Ended(NamedTuple):
     number: int
     outcome: Outcome | None
     error: str | None = None
+    number_of_error: int | None = None
 
 
 class _Worker:
@@ -47,6 +44,7 @@ class _Worker:
         theirs.close()
         self.number = -1
         self.told = False
+        self.heard = False
 
     def stop(self) -> None:
         """Ask it to save and end, once."""
@@ -89,7 +87,7 @@ def run_side_by_side(
                 if ended is None:
                     continue
                 yield ended
-                if waiting and not bell.rung and worker.process.is_alive():
+                if waiting and not bell.rung and ended.outcome != "stopped" and worker.process.is_alive():
                     _give(worker, waiting, begin)
                 else:
                     worker.retire()
@@ -126,9 +124,17 @@ def _listen(worker: _Worker, jobs: Sequence[Job], show: Callable[[int], Show], b
         code = worker.process.exitcode
         if bell.rung:
             return Ended(worker.number, "stopped")
-        why = f"its process ended with code {code}" + _HINTS.get(code or 0, "")
+        if not worker.heard:  # nothing of the cell was touched
+            why = (
+                "a worker that did not start: call run(jobs=…) in a script's if __name__ == '__main__', not from a pipe"
+            )
+            return Ended(worker.number, None, why)
+        why = f"its process ended with code {code}" + (": out of memory?" if code == -signal.SIGKILL else "")
         CellFolder(jobs[worker.number].folder).fail({"error": why, "traceback": "", "time": None})
         return Ended(worker.number, "failed")
+    worker.heard = True
+    if message[0] == "ready":
+        return None
     if message[0] == "progress":
         show(worker.number)(*message[1:])
         return None
@@ -147,16 +153,17 @@ def _work(pipe: Connection) -> None:
             except OSError:  # the parent is gone: save and end
                 bell.ring()
 
+        pipe.send(("ready",))
         while not bell.rung:
             try:
                 job: Job = pipe.recv()
             except (EOFError, OSError):
                 return
             try:
-                outcome, why = run_cell(job, lambda: bell.rung, show), None
+                ended = Ended(-1, run_cell(job, lambda: bell.rung, show))
             except Exception as error:
-                outcome, why = None, describe(error)
+                ended = Ended(-1, None, describe(error), getattr(error, "errno", None))
             try:
-                pipe.send(("ended", outcome, why))
+                pipe.send(("ended", *ended[1:]))
             except OSError:
                 return

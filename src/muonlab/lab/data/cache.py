@@ -137,8 +137,8 @@ def fetch_arrays(where: Path, key: str, fill: Fill) -> tuple[Stored, dict[str, N
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
     """Write one array."""
-    with path.open("wb") as file:
-        np.lib.format.write_array(file, array, allow_pickle=False)
+    with array_writer(path, array.dtype.str, array.shape) as put:
+        put(array)
 
 
 @contextmanager

@@ -73,9 +73,10 @@ def tokenizer_file(entry: Dataset, source: Source, scratch: Path) -> Path:
 def _folder(datasets: Any, entry: Dataset, source: Source) -> tuple[str, str | None]:
     """Return a folder as the library wants it; of a copy of a whole repository one part has to be named."""
     where = os.path.abspath(source.folder or ".")  # a bare name could be one of the hub's
-    if set(where) & set("[]"):
+    if set(where) & set("[]*?\n") or "::" in where:
         raise ValueError(
-            f"a path to data must have no bracket, which datasets reads as a pattern, got {where}: move it"
+            f"a path to data must have no [, ], *, ?, :: or line end, of which datasets makes a pattern, got "
+            f"{where!r}: move it"
         )
     try:
         names = datasets.get_dataset_config_names(where)
