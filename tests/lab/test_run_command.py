@@ -132,6 +132,22 @@ def test_a_signal_saves_and_ends_in_75_and_the_same_command_goes_on(tmp_path, un
     same(load_results(uninterrupted), load_results(out))
 
 
+@pytest.mark.data("mnist")
+def test_a_signal_while_data_are_read_ends_in_75_and_leaves_no_half_cache(tmp_path):
+    cache, out = tmp_path / "cache", tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "muonlab", "run", "mlp-mnist", "--out", str(out)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "MUONLAB_CACHE": str(cache)},
+    )  # fmt: skip
+    wait_for(lambda: list(cache.glob("data/*.part*/*.npy")) or list(cache.glob("data/*/*.npy")), process)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate()
+    assert process.returncode == 75, said
+    assert "the same command" in said
+    assert not list(cache.glob("data/mnist-*/meta.json"))
+    assert not out.exists()
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, uninterrupted):
     out = tmp_path / "run"
     words = ("run", "quickstart", "--out", str(out), *LONG)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from muonlab.lab.bell import Bell
 from muonlab.lab.board import reading
+from muonlab.lab.desk import Stopped
 from muonlab.lab.settings import Settings
 from muonlab.lab.spec import Spec
 from muonlab.lab.store import CellFolder, key
@@ -29,9 +32,14 @@ class Planned(NamedTuple):
     examples: int | None
 
 
-def identified(cells: Sequence[Cell], root: Path | None, *, visible: bool) -> Origins:
+def identified(cells: Sequence[Cell], root: Path | None, bell: Bell, *, visible: bool) -> Origins:
     """Return hash and origin of the data that cells ask for, decoded into the cache if they are not there yet."""
     from muonlab.lab.data import identify
+
+    def unless_rung(show: Callable[[int, int, str], None], done: int, total: int, what: str) -> None:
+        if bell.rung:
+            raise Stopped
+        show(done, total, what)
 
     found: dict[Request, dict[str, Any]] = {}
     for cell in cells:
@@ -40,7 +48,9 @@ def identified(cells: Sequence[Cell], root: Path | None, *, visible: bool) -> Or
             continue
         name, train, test, block = request
         with reading(name, visible=visible) as show:
-            identity = identify(name, root=root, train=train, test=test, block=block, progress=show)
+            identity = identify(
+                name, root=root, train=train, test=test, block=block, progress=partial(unless_rung, show)
+            )
         found[request] = {"hash": identity.hash, **asdict(identity.origin)}
     return found
 

@@ -41,7 +41,7 @@ def run(
 
     A finished cell is never run again, an interrupted one goes on from its last checkpoint to the same bits, a failed
     one is kept with its traceback and tried again only with ``retry``. SIGTERM and Ctrl-C save and return early: the
-    status of the results is then ``"open"``.
+    status of the results is then ``"open"``; while data are read, they raise :class:`muonlab.lab.desk.Stopped`.
 
     Args:
         study: a name of ``muonlab list studies``, or a :class:`Study`.
@@ -74,8 +74,8 @@ def run(
     count = _threads(threads, jobs, folder, study.profiles[profile])  # type: ignore[index]
     cells = study.cells(profile, seeds=seeds, device=device, threads=count, settings=settings)
     root = None if data is None else Path(data)
-    with _room(folder):
-        origins = identified(cells, root, visible=progress)
+    with _room(folder), listening() as bell:
+        origins = identified(cells, root, bell, visible=progress)
         of = head(study, profile, {**(settings or {}), "device": device, "threads": count}, by_name(origins))
         all_cells = planned(folder, study, cells, origins)
         if _todo(all_cells, retry=retry):  # before anything is written
@@ -88,7 +88,7 @@ def run(
                 for one in todo
             ]
             names = [f"{one.cell.label}, seed {one.cell.spec.seed}" for one in todo]
-            with listening() as bell, board(study.name, len(work), visible=progress) as shown:
+            with board(study.name, len(work), visible=progress) as shown:
                 _run_all(work, names, jobs, bell, shown)
     return load_results(folder, [one.folder.path.name for one in all_cells])
 

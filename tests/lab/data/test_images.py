@@ -222,7 +222,7 @@ def test_progress_counts_up_to_all_images(tmp_path):
     assert seen == [(20, 30, "mnist: images"), (30, 30, "mnist: images")]
 
 
-@pytest.mark.parametrize("place", ["with space", "ümläut", "a*b?"])
+@pytest.mark.parametrize("place", ["with space", "ümläut"])
 def test_a_folder_may_lie_anywhere(place, tmp_path, monkeypatch):
     image_folder(tmp_path / place, "mnist")
     first = load("mnist", root=tmp_path / place, cache=tmp_path / "cache")
