@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 import json
 import math
 import pickle
@@ -1282,3 +1283,15 @@ def test_a_saved_state_without_one_of_its_parts_is_refused_and_nothing_changes(k
     with pytest.raises(ValueError, match=f"a saved state must have .*{key}"):
         rec.load_state_dict({k: v for k, v in before.items() if k != key})
     assert rec.state_dict() == before
+
+
+def test_the_time_of_recording_grows_with_recorded_steps_alone():
+    p, optimizer = one(4, 6)
+    with Recorder(optimizer, every=3) as rec:
+        seen = [rec.seconds]
+        for t in range(7):
+            steps(optimizer, p, first=t)
+            seen.append(rec.seconds)
+    assert seen[0] == 0.0
+    grown = [later > sooner for sooner, later in itertools.pairwise(seen)]
+    assert grown == [True, False, False, True, False, False, True]
