@@ -33,13 +33,13 @@ from muonlab.lab.spec import Spec
 from muonlab.lab.train import Training
 
 TASKS = {
-    "MLP on MNIST": (Spec(model="mlp", dataset="mnist", batch_size=256, smoothing=0.1, epochs=1000, threads=2), 20),
+    "MLP on MNIST": (Spec(model="mlp", dataset="mnist", batch_size=256, smoothing=0.1, epochs=1000), 20),
     "the same, SGD-M": (
-        Spec(model="mlp", dataset="mnist", batch_size=256, smoothing=0.1, epochs=1000, optimizer="sgdm", threads=2),
+        Spec(model="mlp", dataset="mnist", batch_size=256, smoothing=0.1, epochs=1000, optimizer="sgdm"),
         40,
     ),
     "CifarNet on CIFAR-10": (
-        Spec(model="cifarnet", dataset="cifar10", batch_size=256, smoothing=0.2, epochs=1000, threads=2),
+        Spec(model="cifarnet", dataset="cifar10", batch_size=256, smoothing=0.2, epochs=1000),
         1,
     ),
 }

@@ -195,7 +195,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("muonlab: stopped at once; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
     except Exception as error:
-        if type(error).__name__ == "Stopped":
+        from muonlab.lab.desk import Stopped
+
+        if isinstance(error, Stopped):
             print("muonlab: stopped while data were read; the same command begins again", file=sys.stderr)
             return EXIT_CODES["open"]
         said = _in_one_line(error)

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from muonlab.lab import checkpoint
+from muonlab.lab import checkpoint, disk
 
 
 def save(folder, step):
@@ -122,7 +122,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_no_part_of_a_new_one(tmp_pat
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(disk.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         save(tmp_path, 2)
     assert not list((tmp_path / "checkpoints").glob("*.part"))
@@ -133,9 +133,9 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_no_part_of_a_new_one(tmp_pat
 
 def test_a_write_is_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
-    checkpoint.write(path, json.dumps({"old": 1}).encode())
-    monkeypatch.setattr(checkpoint.Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "gone")))
+    disk.write(path, json.dumps({"old": 1}).encode())
+    monkeypatch.setattr(disk.Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "gone")))
     with pytest.raises(OSError, match="gone"):
-        checkpoint.write(path, b"{}")
+        disk.write(path, b"{}")
     assert json.loads(path.read_text()) == {"old": 1}
     assert not path.with_name("a.json.part").exists()

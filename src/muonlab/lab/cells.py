@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from muonlab.lab import checkpoint
 from muonlab.lab.desk import Stopped
+from muonlab.lab.disk import FULL_DISK, sha256
 from muonlab.lab.rowfiles import RowFiles
 from muonlab.lab.settings import Settings
-from muonlab.lab.store import FULL_DISK, CellFolder, locked
+from muonlab.lab.store import CellFolder, locked
 
 Outcome = Literal["done", "failed", "stopped"]
 Show = Callable[[int, int, dict[str, float]], None]
@@ -101,7 +102,7 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
             return "failed"
         finally:
             desk.close()
-        hashes = {name: checkpoint.sha256(job.folder / f"{name}.jsonl") for name in rows}
+        hashes = {name: sha256(job.folder / f"{name}.jsonl") for name in rows}
         folder.finish({"summary": summary, "rows_sha256": hashes, **history, "time": time.time()})
     return "done"
 

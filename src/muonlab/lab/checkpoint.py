@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from muonlab.lab.disk import settle, sha256, write
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -45,7 +47,7 @@ def _hash(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def load(folder: Path, device: str = "cpu") -> Checkpoint | None:
+def load(folder: Path) -> Checkpoint | None:
     """Return the newest sound checkpoint, or None if there is none; warn of those that are damaged."""
     from safetensors.torch import load_file
 
@@ -55,7 +57,7 @@ def load(folder: Path, device: str = "cpu") -> Checkpoint | None:
             manifest = json.loads(path.read_bytes())
             whole = manifest["values_sha256"] == _hash(manifest["values"])
             if whole and sha256(tensors) == manifest["sha256"]:
-                return Checkpoint(load_file(tensors, device=device), manifest["values"])
+                return Checkpoint(load_file(tensors), manifest["values"])
         except (OSError, ValueError, KeyError, TypeError):
             pass
         said = f"checkpoint {path.stem} of {folder.name} is damaged: going on from the one before it, or from the start"
@@ -92,7 +94,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, part)
         part.chmod(mode)
         digest = sha256(part)
-        _settle(part, path)
+        settle(part, path)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
@@ -103,31 +105,3 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
         for left in (part, *path.parent.glob(".tmp*")):
             left.unlink(missing_ok=True)
     return digest
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a small file as a whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(content)
-        _settle(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _settle(part: Path, path: Path) -> None:
-    """Bring a file to the disk, give it its name, and bring the name to the disk."""
-    for place, flags in ((part, os.O_RDWR), (path.parent, os.O_RDONLY)):
-        handle = os.open(place, flags)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        if place is part:
-            part.replace(path)
-
-
-def sha256(path: Path) -> str:
-    """Return the hash of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from muonlab.lab.checkpoint import sha256
+from muonlab.lab.disk import sha256
 from muonlab.lab.rowfiles import read_rows
 from muonlab.lab.store import CellFolder, Status, read_head, read_json
 

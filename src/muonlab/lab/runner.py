@@ -13,10 +13,11 @@ from muonlab import _checks
 from muonlab.lab.bell import Bell, listening
 from muonlab.lab.board import Board, board
 from muonlab.lab.cells import Job, Outcome, Show, run_cell
+from muonlab.lab.disk import FULL_DISK
 from muonlab.lab.environment import environment
 from muonlab.lab.planning import Planned, by_name, check, identified, planned
 from muonlab.lab.results import Results, listed, load_results, read_cell, sessions_of
-from muonlab.lab.store import FULL_DISK, head, opened, read_head, write_json
+from muonlab.lab.store import head, opened, read_head, write_json
 from muonlab.lab.studies import find
 from muonlab.lab.study import PROFILES, Profile, Study
 from muonlab.lab.workers import run_side_by_side

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from muonlab import __version__
-from muonlab.lab import checkpoint
+from muonlab.lab import checkpoint, disk
 from muonlab.lab.study import Cell, Study
 
 NUMERICS = 1
@@ -21,7 +20,6 @@ NUMERICS = 1
 FORMAT = 1
 """Of the run directory."""
 HEAD = "study.json"
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Status = Literal["done", "failed", "open"]
 
@@ -180,4 +178,4 @@ def read_json(path: Path, *, default: dict[str, Any]) -> dict[str, Any]:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file as a whole or not at all."""
-    checkpoint.write(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    disk.write(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())

@@ -46,11 +46,11 @@ def _analysed(results: Results) -> list[dict[str, Any]]:
 
 def command(results: Results) -> str:
     """Return the command that makes these results again, but for where data and results lie."""
-    settings = dict(results.head["settings"])
+    settings, changes = results.head["settings"], _changes(results)
     words = ["muonlab run", results.study, "--profile", results.profile]
     words += ["--seeds", str(1 + max((cell.seed for cell in results.cells), default=0))]
-    words += ["--device", settings.pop("device"), "--threads", str(settings.pop("threads"))]
-    return " ".join([*words, *(["--set", *_changes(results)] if _changes(results) else [])])
+    words += ["--device", settings["device"], "--threads", str(settings["threads"])]
+    return " ".join([*words, *(["--set", *changes] if changes else [])])
 
 
 def _changes(results: Results) -> list[str]:

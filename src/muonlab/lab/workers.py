@@ -14,8 +14,6 @@ from muonlab.lab.cells import Job, Outcome, Show, describe, run_cell
 from muonlab.lab.store import CellFolder
 
 _CONTEXT = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads in an unknown state
-
-
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -34,9 +32,8 @@ class _Worker:
     def __init__(self) -> None:
         self.pipe, theirs = _CONTEXT.Pipe()
         self.process: SpawnProcess = _CONTEXT.Process(target=_work, args=(theirs,), daemon=True)
-        before = signal.pthread_sigmask(
-            signal.SIG_BLOCK, _SIGNALS
-        )  # inherited: they wait until the worker handles them
+        # The worker inherits this: signals wait until it handles them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self.process.start()
         finally:

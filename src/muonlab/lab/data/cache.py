@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muonlab._cache import cache_directory
+from muonlab.lab.disk import FULL_DISK, sync
 
 if sys.platform != "win32":
     import fcntl
 
 _META = "meta.json"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ATTEMPTS = 3
 
 
@@ -164,13 +164,13 @@ def _build(where: Path, key: str, fill: Fill) -> Stored:
         for path in sorted(part.glob("*.npy")):
             array = np.load(path, mmap_mode="c", allow_pickle=False)
             arrays[path.stem] = {**_facts(array), "bytes": path.stat().st_size}
-            _sync(path)
+            sync(path)
         content = {"hash": _total(arrays), "arrays": arrays, "facts": dict(facts)}
         (part / _META).write_text(json.dumps(content, indent=1), encoding="utf-8")
-        _sync(part / _META)
-        _sync(part)
+        sync(part / _META)
+        sync(part)
         _put_in_place(part, where, key)
-        _sync(where)
+        sync(where)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     found = read(where / key)
@@ -233,29 +233,13 @@ def _total(arrays: Mapping[str, Mapping[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
-def _sync(path: Path) -> None:
-    """Wait until a file or directory is on the disk; what a full disk says only now is an error, too."""
-    if path.is_dir():
-        with suppress(OSError):  # not every system opens directories
-            _sync_descriptor(os.open(path, os.O_RDONLY))
-    else:
-        _sync_descriptor(os.open(path, os.O_RDWR))
-
-
-def _sync_descriptor(descriptor: int) -> None:
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _refuse(where: Path, error: BaseException) -> None:
     """Turn a full or forbidden disk, however deep in an error, into one line."""
     cause: BaseException | None = error
     while cause is not None:
         number = cause.errno if isinstance(cause, OSError) else None
         beneath = isinstance(cause, OSError) and str(where) in str(cause.filename or "")
-        if number in _FULL or (number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR) and beneath):
+        if number in FULL_DISK or (number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR) and beneath):
             raise OSError(
                 f"the cache {where} cannot be written ({os.strerror(number or 0)}): "
                 f"make room there, or set MUONLAB_CACHE to another directory"
