@@ -7,9 +7,9 @@ import sys
 import pytest
 import torch
 
-from muonlab.lab.costs import GEMM_SHAPE, SVD_SHAPE, CostSpec, check, horner_steps, measure, svd_polar
+from muonlab.lab.costs import GEMM_SHAPE, SVD_SHAPE, CostSpec, check, horner_steps, measure
 from muonlab.lab.desk import Stopped
-from muonlab.orthogonalize import newton_schulz, polar
+from muonlab.orthogonalize import newton_schulz
 from muonlab.polynomials import taylor
 from muonlab.theory import wall_clock_ratio
 from tests.lab.notes import Notes
@@ -21,12 +21,6 @@ def test_horner_steps_are_the_steps_of_newton_schulz(shape, kappa):
     M = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = newton_schulz(M, taylor(kappa), steps=3)
     torch.testing.assert_close(horner_steps(M, taylor(kappa).coefficients, 3), expected, atol=1e-12, rtol=1e-10)
-
-
-@pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
-def test_the_timed_svd_gives_the_polar_factor(shape):
-    M = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    torch.testing.assert_close(svd_polar(M), polar(M), atol=1e-12, rtol=1e-10)
 
 
 def test_a_cell_compares_the_lemma_with_the_clock():

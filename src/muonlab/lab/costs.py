@@ -60,9 +60,10 @@ def check(spec: CostSpec, _: int | None = None) -> None:
 def measure(spec: CostSpec, desk: Desk) -> dict[str, float | int | str | None]:
     """Time every method on one matrix, and compare SVD over steps with the lemma (Kim & Oh 2026, Lemma 11).
 
-    ``svd``: a thin SVD and ``U Vᵀ``; ``horner``: the paper's form of the steps, κ products with X in each; ``ours``:
-    :func:`muonlab.newton_schulz`; ``polar``: :func:`muonlab.polar`, exact by whichever way is faster. A row for each
-    has the median, least and most seconds. Both throughputs of the prediction are measured on other shapes.
+    ``svd``: :func:`muonlab.polar` by a thin SVD, as the optimizer does it; ``horner``: the paper's form of the steps, κ
+    products with X in each; ``ours``: :func:`muonlab.newton_schulz`; ``polar``: :func:`muonlab.polar` by whichever way
+    is faster. A row for each has the median, least and most seconds. Both throughputs of the prediction are measured on
+    other shapes.
     """
     from muonlab.orthogonalize.hardware import gemm_throughput, svd_throughput
     from muonlab.theory import wall_clock_ratio
@@ -101,7 +102,7 @@ def _methods(spec: CostSpec) -> Mapping[str, Callable[[], Tensor]]:
     M = torch.randn(spec.m, spec.n, generator=generator).to(spec.device)
     p = taylor(spec.kappa)
     return {
-        "svd": lambda: svd_polar(M),
+        "svd": lambda: polar(M, method="svd"),
         "horner": lambda: horner_steps(M, p.coefficients, spec.q),
         "ours": lambda: newton_schulz(M, p, steps=spec.q),
         "polar": lambda: polar(M),
@@ -129,15 +130,6 @@ def _interleaved(methods: Mapping[str, Callable[[], Tensor]], spec: CostSpec, de
             seconds[name].append(time.perf_counter() - start)
         desk.progress(done + 1, spec.repeats)
     return seconds
-
-
-def svd_polar(M: Tensor) -> Tensor:
-    """Return ``U Vᵀ`` of a thin SVD of ``M/‖M‖_F`` (Kim & Oh 2026, Algorithm 2, line 5)."""
-    import torch
-
-    U, _, Vh = torch.linalg.svd(M / torch.linalg.matrix_norm(M), full_matrices=False)
-    product: Tensor = U @ Vh
-    return product
 
 
 def horner_steps(M: Tensor, coefficients: tuple[float, ...], q: int) -> Tensor:
