@@ -277,10 +277,12 @@ def _run(study: str, set: tuple[str, ...], **options: Any) -> Answer:
     from muonlab.lab.settings import read_words
     from muonlab.lab.studies import find
     from muonlab.lab.summary import report
+    from muonlab.report.claims import digest
 
     found = find(study)
     settings = read_words(type(found.base), set)
-    return report(lab.run(found, **options, settings=settings, progress=True)), console.run
+    results = lab.run(found, **options, settings=settings, progress=True, notes={"rules": digest()})
+    return report(results), console.run
 
 
 def _data(what: str, names: tuple[str, ...], data: str | None) -> Answer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from muonlab import _checks
 from muonlab.lab.desk import Desk, Stopped
@@ -63,7 +63,7 @@ def measure(spec: CostSpec, desk: Desk) -> dict[str, float | int | str | None]:
     ``svd``: :func:`muonlab.polar` by a thin SVD, as the optimizer does it; ``horner``: the paper's form of the steps, κ
     products with X in each; ``ours``: :func:`muonlab.newton_schulz`; ``polar``: :func:`muonlab.polar` by whichever way
     is faster. A row for each has the median, least and most seconds. Both throughputs of the prediction are measured on
-    other shapes.
+    other shapes. Rows ``frontier`` have what :func:`muonlab.diagnostics.plan` found for the shape on this machine.
     """
     from muonlab.orthogonalize.hardware import gemm_throughput, svd_throughput
     from muonlab.theory import wall_clock_ratio
@@ -77,6 +77,8 @@ def measure(spec: CostSpec, desk: Desk) -> dict[str, float | int | str | None]:
     about = {"event": "cost", "m": spec.m, "n": spec.n, "q": spec.q, "kappa": spec.kappa, "repeats": spec.repeats}
     for name, times in seconds.items():
         desk.write({**about, "method": name, "seconds": median[name], "least": min(times), "most": max(times)})
+    for way in _frontier(spec):
+        desk.write({"event": "frontier", "m": spec.m, "n": spec.n, **way})
     predicted = wall_clock_ratio(spec.m, spec.n, kappa=spec.kappa, q=spec.q, gemm_throughput=gemm, svd_throughput=svd)
     return {
         "gemm_flops_per_second": gemm,
@@ -89,6 +91,13 @@ def measure(spec: CostSpec, desk: Desk) -> dict[str, float | int | str | None]:
         "measured_over_predicted": median["svd"] / median["horner"] / predicted,
         "ratio_to_ours": median["svd"] / median["ours"],
     }
+
+
+def _frontier(spec: CostSpec) -> list[dict[str, Any]]:
+    """Return the planner's ways to orthogonalize such a matrix, from cheap to good."""
+    from muonlab.diagnostics import plan
+
+    return [asdict(row) for row in plan((spec.m, spec.n), device=spec.device).frontier]
 
 
 def _methods(spec: CostSpec) -> Mapping[str, Callable[[], Tensor]]:

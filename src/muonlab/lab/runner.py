@@ -37,6 +37,7 @@ def run(
     retry: bool = False,
     checkpoint_seconds: float = 60.0,
     progress: bool = False,
+    notes: Mapping[str, Any] | None = None,
 ) -> Results:
     """Run the cells of a study that are not done; return all that were asked for.
 
@@ -57,6 +58,7 @@ def run(
         retry: whether cells that failed are tried again.
         checkpoint_seconds: between checkpoints.
         progress: whether to show progress on the standard error.
+        notes: kept with the session in ``env.json``; the command line notes which rules will judge the run.
 
     Example:
         >>> import tempfile
@@ -83,7 +85,7 @@ def run(
             check(study, all_cells)
         with opened(folder, of):
             todo = _todo(all_cells, retry=retry)  # as it is now that nobody else writes
-            session = _write_about(folder, all_cells, study, begun=bool(todo))
+            session = _write_about(folder, all_cells, study, dict(notes or {}), begun=bool(todo))
             work = [
                 Job(one.folder.path, one.cell.spec, study.work, root, checkpoint_seconds, jobs, session, one.data_hash)
                 for one in todo
@@ -107,7 +109,7 @@ def _threads(asked: int | None, jobs: int, folder: Path, profile: Profile) -> in
     return profile.threads or max(1, (os.cpu_count() or 1) // jobs)
 
 
-def _write_about(folder: Path, cells: Sequence[Planned], study: Study, *, begun: bool) -> int:
+def _write_about(folder: Path, cells: Sequence[Planned], study: Study, notes: dict[str, Any], *, begun: bool) -> int:
     """Write the cells in order and, when some are to be run, what they are run with; return that session's number."""
     for one in cells:
         one.folder.create(one.cell, one.key)
@@ -117,7 +119,7 @@ def _write_about(folder: Path, cells: Sequence[Planned], study: Study, *, begun:
         write_json(folder / "cells.json", {"cells": [*names, *(name for name in earlier if name not in names)]})
     sessions = sessions_of(folder)
     if begun:
-        about = {"claims": list(study.claims), "items": list(study.items)}
+        about = {"claims": list(study.claims), "items": list(study.items), **notes}
         sessions.append({**environment(), **about, "command": [Path(sys.argv[0]).name, *sys.argv[1:]]})
         write_json(folder / "env.json", {"sessions": sessions})
     return len(sessions) - 1

@@ -1,0 +1,1 @@
+"""Results as pages: curves, tables, figures, and which claims of the paper held."""

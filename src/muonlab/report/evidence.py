@@ -1,0 +1,103 @@
+"""What a claim is judged by: the finished runs of a study, place by place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from muonlab.lab.results import CellResult, Results
+from muonlab.report.curves import Rows, spread, time_to, trace
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The outcome of a rule: whether the claim held, our number in words, and what decided."""
+
+    held: bool
+    ours: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The finished cells of a study by label, none where it was not run; a rule asks it for numbers."""
+
+    results: Results | None
+    done: Mapping[str, Sequence[CellResult]]
+
+    def runs(self, label: str) -> list[Rows]:
+        """Return the rows of each run at a place."""
+        if label not in self.done:
+            raise MissingError(f"{label} was not run")
+        return [cell.metrics for cell in self.done[label]]
+
+    def last(self, label: str, metric: str) -> float:
+        """Return a metric at the end of training, mean over runs."""
+        return _mean(label, metric, [trace(rows, metric, "epoch")[1][-1:].tolist() for rows in self.runs(label)])
+
+    def to_reach(self, labels: Sequence[str], metric: str) -> tuple[float, dict[str, float]]:
+        """Return the lowest loss that every run of these places reaches, and each place's mean seconds to it."""
+        if not labels:
+            raise MissingError("no run is finished")
+        lowest = [_values(label, metric, rows).min() for label in labels for rows in self.runs(label)]
+        target = float(max(lowest))
+        return target, {
+            label: _mean(label, metric, [[time_to(rows, metric, target)] for rows in self.runs(label)])
+            for label in labels
+        }
+
+    def seconds_per_update(self, label: str) -> float:
+        """Return the seconds of training per update, mean over runs."""
+        return _mean(label, "seconds", [[rows[-1]["seconds"] / rows[-1]["step"]] for rows in self.runs(label)])
+
+    def summaries(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the final numbers of every finished cell, with its label."""
+        return [(label, cell.summary) for label, cells in self.done.items() for cell in cells]
+
+    def rows(self, event: str) -> list[tuple[CellResult, Mapping[str, Any]]]:
+        """Return the rows of one kind of every finished cell."""
+        return [
+            (cell, row)
+            for cells in self.done.values()
+            for cell in cells
+            for row in cell.metrics
+            if row["event"] == event
+        ]
+
+    def certificates(self) -> list[tuple[CellResult, Mapping[str, Any]]]:
+        """Return the recorder's rows, one for each matrix and recorded step."""
+        return [
+            (cell, row)
+            for cells in self.done.values()
+            for cell in cells
+            for row in cell.certificates()
+            if row["event"] == "matrix"
+        ]
+
+
+class MissingError(ValueError):
+    """What a rule needs is not among the results."""
+
+
+def evidence_of(results: Results) -> Evidence:
+    """Return what of a study is finished."""
+    done: dict[str, list[CellResult]] = {}
+    for cell in results.cells:
+        if cell.status == "done":
+            done.setdefault(cell.label, []).append(cell)
+    return Evidence(results, done)
+
+
+def _values(label: str, metric: str, rows: Rows) -> Any:
+    values = trace(rows, metric, "seconds")[1]
+    if not len(values):
+        raise MissingError(f"{label} has no {metric.replace('_', ' ')}")
+    return values
+
+
+def _mean(label: str, metric: str, values: Sequence[Sequence[float | None]]) -> float:
+    sound = [value for run in values for value in run if value is not None]
+    if not sound or len(sound) < len(values):
+        raise MissingError(f"{label} has a run without {metric.replace('_', ' ')}")
+    return spread(sound).mean

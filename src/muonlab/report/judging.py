@@ -1,0 +1,67 @@
+"""Claims decided: the rule of each, applied to the results of its study."""
+
+from __future__ import annotations
+
+from muonlab.lab.results import Results
+from muonlab.lab.study import PROFILES
+from muonlab.report.claims import Claim
+from muonlab.report.evidence import Evidence, MissingError, evidence_of
+from muonlab.report.values import Finding, Verdict
+
+
+def judge(claim: Claim, results: Results | None) -> Finding:
+    """Decide a claim by the results of its study; None if there are none.
+
+    A number is told wherever there is one. It is a verdict only if the study was run to its end, at a profile that
+    tests the claim, with its own settings and on the paper's data or a part of them.
+    """
+    given = Evidence(None, {}) if results is None else evidence_of(results)
+    untested = "" if claim.exact else _untested(claim, given)
+    ours, held, why = "", False, ""
+    try:
+        decided = claim.decide(given)
+        held, ours, why = decided.held, decided.ours, decided.why
+    except MissingError as missing:
+        untested = untested or str(missing)
+    verdict: Verdict = "not tested at this scale" if untested else "held" if held else "not held"
+    return Finding(
+        claim.name, claim.source, claim.words, scale(claim, results), claim.rule, ours, claim.paper, verdict,
+        untested or why,
+    )  # fmt: skip
+
+
+def scale(claim: Claim, results: Results | None) -> str:
+    """Return the study and what was run of it, in a few words."""
+    if results is None:
+        return claim.study
+    labels = {str(d["label"]) for d in results.head["data"].values() if d.get("label") != "complete"}
+    return ", ".join([results.study, results.profile, *sorted(labels)])
+
+
+def _untested(claim: Claim, given: Evidence) -> str:
+    """Return why results are no test of a claim; empty if they are."""
+    if (results := given.results) is None:
+        return f"{claim.study} was not run"
+    changed = [name for name in results.head["settings"] if name not in ("device", "threads")]
+    stand_ins = [name for name, data in results.head["data"].items() if data.get("label") == "stand-in"]
+    reasons = (
+        (_is_smaller(results.profile, claim.at_least), f"the profile {results.profile} is too short a run"),
+        (bool(changed), f"settings were changed: {', '.join(changed)}"),
+        (bool(stand_ins), f"the data are a stand-in for {', '.join(stand_ins)}"),
+        (results.status == "open", f"{_unfinished(results)} of {len(results.cells)} cells are not finished"),
+        (results.status == "failed", f"{_unfinished(results)} of {len(results.cells)} cells failed"),
+        (claim.timed and _side_by_side(given), "cells ran side by side, so seconds are not comparable"),
+    )
+    return next((words for applies, words in reasons if applies), "")
+
+
+def _is_smaller(profile: str, than: str) -> bool:
+    return profile not in PROFILES or PROFILES.index(profile) < PROFILES.index(than)
+
+
+def _unfinished(results: Results) -> int:
+    return sum(cell.status != "done" for cell in results.cells)
+
+
+def _side_by_side(given: Evidence) -> bool:
+    return any(cell.jobs > 1 for cells in given.done.values() for cell in cells)
