@@ -7,172 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Any
 
 import tyro
-from tyro.conf import Positional, arg, subcommand
 
-
-@dataclass(frozen=True)
-class Rates:
-    """Bounds and iteration counts of SGD-M, Muon with SVD and Muon with Newton-Schulz for given constants."""
-
-    L: float = 1.0
-    """Smoothness constant from the operator to the nuclear norm."""
-    D: float = 1.0
-    """f(W_0) - f*."""
-    sigma: float = 1.0
-    """Standard deviation of one sample's gradient, Frobenius norm."""
-    r: int = 256
-    """min(m, n)."""
-    B: int = 128
-    """Batch size."""
-    T: int = 10_000
-    """Number of steps."""
-    kappa: int = 2
-    """Degree of the Newton-Schulz polynomial."""
-    q: int = 3
-    """Newton-Schulz steps."""
-    delta_0: float | None = None
-    """Initial residual in [0, 1); without it Muon is rated by the alignment it guarantees for every matrix."""
-    target: float | None = None
-    """Also count the steps that bring the average gradient norm to this."""
-    constants: Literal["sharp", "paper"] = "sharp"
-    """Explicit constants: ours, or the paper's."""
-    json: bool = False
-    """Print JSON."""
-
-
-@dataclass(frozen=True)
-class Certify:
-    """Certificates of the matrices in a file: momenta in an optimizer's checkpoint, weights, or numpy arrays.
-
-    Exit code 0 if the alignment theorem holds for the whole, 1 if it is violated or says nothing, 2 for a file that
-    cannot be read.
-    """
-
-    file: Annotated[Positional[str], arg(metavar="FILE")]
-    """A file of torch.save, a .safetensors, a .npy or a .npz; nothing in it is executed."""
-    weights: bool = False
-    """Certify weights too (the theorems speak of momenta)."""
-    polynomial: str | None = None
-    """Preset to use in place of what the checkpoint's groups say (see: muonlab list polynomials)."""
-    steps: int | None = None
-    """Number of steps."""
-    prescale: Literal["frobenius", "paper", "schatten4", "schatten8", "spectral", "none"] | None = None
-    """How matrices are brought into the unit ball."""
-    json: bool = False
-    """Print JSON."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The cheapest polynomial, number of steps, prescale and method that reach an alignment on this machine.
-
-    Exit code 0 if the target is met, 1 if nothing meets it (the best is shown), 2 for a wrong option.
-    """
-
-    shape: str
-    """Rows and columns, such as 768x3072."""
-    target_alignment: float | None = None
-    """Alignment to reach, between 0 and 1; 0.95 without a target."""
-    target_epsilon: float | None = None
-    """Or: distance from the exact polar factor to reach."""
-    basis: Literal["typical", "floor"] = "typical"
-    """On typical spectra, or guaranteed for every matrix of this shape."""
-    ell: float | None = None
-    """With --target-epsilon and --basis floor: smallest singular value over the Frobenius norm."""
-    recalibrate: bool = False
-    """Time this machine again instead of using what was kept."""
-    json: bool = False
-    """Print JSON."""
-
-
-@dataclass(frozen=True)
-class List:
-    """Show what is registered."""
-
-    what: Annotated[
-        Positional[Literal["polynomials", "optimizers", "studies", "models", "datasets"]], arg(name="what")
-    ] = "polynomials"
-    """Which registry."""
-    json: bool = False
-    """Print JSON."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """Run a study of the paper, or go on with it: finished cells are kept, interrupted ones go on to the same bits.
-
-    Exit code 0 if every cell is done, 1 if one failed, 2 for a wrong option or wrong data, 75 if SIGTERM or Ctrl-C
-    stopped it: everything is saved then, and the same command goes on.
-    """
-
-    study: Annotated[Positional[str], arg(metavar="STUDY")]
-    """One of: muonlab list studies."""
-    profile: Literal["smoke", "small", "paper"] = "smoke"
-    """Seconds; minutes per cell on two CPU cores, labelled as smaller; or the paper's setting in full."""
-    seeds: int | None = None
-    """Runs of each cell; the profile's number without it."""
-    data: str | None = None
-    """Folder with a folder for each dataset in the hub's layout; without it MUONLAB_DATA, else the hub."""
-    out: str | None = None
-    """Run directory; runs/STUDY-PROFILE without it."""
-    device: str = "cpu"
-    """cpu, cuda, cuda:N or mps."""
-    threads: int | None = None
-    """Threads of torch for a cell; without it those of the run directory, or the cores divided by the jobs."""
-    jobs: int = 1
-    """Cells at the same time; with more than one their seconds are not comparable."""
-    set: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE")] = ()
-    """Fields of the spec to replace in every cell, such as lr=0.1 epochs=3 clip=none."""
-    retry: bool = False
-    """Try cells again that failed."""
-    checkpoint_seconds: float = 60.0
-    """Seconds between checkpoints."""
-    json: bool = False
-    """Print JSON."""
-    debug: bool = False
-    """Show the traceback of an error."""
-
-
-@dataclass(frozen=True)
-class Data:
-    """Show which datasets are there, or decode them into the cache."""
-
-    what: Annotated[Positional[Literal["status", "prepare"]], arg(name="what")] = "status"
-    """Look, or decode."""
-    names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME")] = ()
-    """Of: muonlab list datasets; all without any."""
-    data: str | None = None
-    """Folder with a folder for each dataset in the hub's layout; without it MUONLAB_DATA, else the hub."""
-    json: bool = False
-    """Print JSON."""
-    debug: bool = False
-    """Show the traceback of an error."""
-
-
-@dataclass(frozen=True)
-class Doctor:
-    """Report versions, cores, dtypes that multiply in hardware, and measured throughputs."""
-
-    json: bool = False
-    """Print JSON."""
-
-
-Command = (
-    Annotated[Rates, subcommand("rates")]
-    | Annotated[Certify, subcommand("certify")]
-    | Annotated[Plan, subcommand("plan")]
-    | Annotated[List, subcommand("list")]
-    | Annotated[Run, subcommand("run")]
-    | Annotated[Data, subcommand("data")]
-    | Annotated[Doctor, subcommand("doctor")]
-)
-Parsed = Rates | Certify | Plan | List | Run | Data | Doctor
-
+from muonlab.commands import Certify, Command, Data, Doctor, Explore, List, Parsed, Plan, Rates, Report, Run
 
 EXIT_CODES = {"violated": 1, "not_applicable": 1, "not_met": 1, "failed": 1, "open": 75}
 """Of a report's status, where it is not 0. Errors end in 2; 75 says that the same command can be given again."""
@@ -282,7 +123,34 @@ def _run(study: str, set: tuple[str, ...], **options: Any) -> Answer:
     found = find(study)
     settings = read_words(type(found.base), set)
     results = lab.run(found, **options, settings=settings, progress=True, notes={"rules": digest()})
-    return report(results), console.run
+    return report(results) | _page(results.folder), console.run
+
+
+def _page(folder: Path) -> dict[str, Any]:
+    """Return where the page of a run is, or why there is none: the run itself is not lost with it."""
+    from muonlab.report.publish import page_of
+
+    try:
+        return {"page": str(page_of(folder)), "page_problem": None}
+    except Exception as error:
+        said = _in_one_line(error)
+        if said is None:
+            raise
+        return {"page": None, "page_problem": said}
+
+
+def _report(folder: str, open: bool) -> Answer:
+    from muonlab import console
+    from muonlab.report.publish import report
+
+    return report(folder, show=open), console.report
+
+
+def _explore(out: str, open: bool) -> Answer:
+    from muonlab import console
+    from muonlab.report.explore import explore
+
+    return explore(out, show=open), console.explore
 
 
 def _data(what: str, names: tuple[str, ...], data: str | None) -> Answer:
@@ -306,6 +174,8 @@ ANSWERS: dict[type, Callable[..., Answer]] = {
     Plan: _plan,
     List: _list,
     Run: _run,
+    Report: _report,
+    Explore: _explore,
     Data: _data,
     Doctor: _doctor,
 }

@@ -175,7 +175,22 @@ def run(report: dict[str, Any]) -> str:
     header = ["", "runs", *(name.replace("_", " ") for name in names)]
     own = report["analysis"]
     tables = [table([name.replace("_", " ") for name in own[0]], [[*row.values()] for row in own]), ""] if own else []
-    return "\n".join([table(header, rows), "", *tables, *notes, ends[report["status"]]])
+    page = f"Page: {report['page']}" if report["page"] else f"No page could be made: {report['page_problem']}"
+    return "\n".join([table(header, rows), "", *tables, *notes, ends[report["status"]], page])
+
+
+def report(answer: dict[str, Any]) -> str:
+    """Write where a page is, how its claims fared, and what could not be used."""
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in answer["claims"].items())
+    problems = [f"  {problem['where']}: {problem['what']}" for problem in answer["problems"]]
+    listed = [f"Could not be used ({len(problems)}):", *problems[:20]] if problems else []
+    more = [f"  and {len(problems) - 20} more, on the page"] if len(problems) > 20 else []
+    return "\n".join([*listed, *more, f"Claims: {counts}", f"Page: {answer['page']}"])
+
+
+def explore(answer: dict[str, Any]) -> str:
+    """Write where the explorer is."""
+    return f"Page: {answer['page']}"
 
 
 def _spread(value: dict[str, float] | None) -> str:

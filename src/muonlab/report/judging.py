@@ -23,6 +23,8 @@ def judge(claim: Claim, results: Results | None) -> Finding:
         held, ours, why = decided.held, decided.ours, decided.why
     except MissingError as missing:
         untested = untested or str(missing)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # results that no study of ours writes
+        untested = untested or f"its rows lack what the rule needs: {type(error).__name__}: {error}"
     verdict: Verdict = "not tested at this scale" if untested else "held" if held else "not held"
     return Finding(
         claim.name, claim.source, claim.words, scale(claim, results), claim.rule, ours, claim.paper, verdict,
@@ -34,7 +36,7 @@ def scale(claim: Claim, results: Results | None) -> str:
     """Return the study and what was run of it, in a few words."""
     if results is None:
         return claim.study
-    labels = {str(d["label"]) for d in results.head["data"].values() if d.get("label") != "complete"}
+    labels = {str(d.get("label", "unknown")) for d in results.head["data"].values()} - {"complete"}
     return ", ".join([results.study, results.profile, *sorted(labels)])
 
 

@@ -81,7 +81,7 @@ def ends_below(labels: Sequence[str], upper: str, *, by: float = 0.0, metric: st
     """At the last epoch every one of these has a lower mean loss, by the given part."""
 
     def decide(given: Evidence) -> Decided:
-        bar = given.last(upper, metric)
+        bar = float(_above_zero(upper, np.array(given.last(upper, metric))))
         ratios = {label: given.last(label, metric) / bar for label in labels}
         worst = max(ratios, key=ratios.__getitem__)
         words = ", ".join(f"{label} {_percent(ratio)}" for label, ratio in ratios.items())
@@ -95,7 +95,7 @@ def sooner(labels: Sequence[str], than: str, metric: str = "test_loss") -> Rule:
 
     def decide(given: Evidence) -> Decided:
         target, seconds = given.to_reach([*labels, than], metric)
-        held = all(seconds[label] <= seconds[than] * (1 - TOLERANCE) for label in labels)
+        held = seconds[than] > 0 and all(seconds[label] <= seconds[than] * (1 - TOLERANCE) for label in labels)
         words = ", ".join(f"{label} {seconds[label]:.3g} s" for label in (*labels, than))
         return Decided(held, words, f"to a {metric.replace('_', ' ')} of {_short(target)}")
 
@@ -111,7 +111,8 @@ def first_of(label: str, metric: str = "test_loss") -> Rule:
             raise MissingError(f"{label} was not run")
         first = min(seconds, key=seconds.__getitem__)
         words = ", ".join(f"{name} {value:.3g} s" for name, value in seconds.items())
-        return Decided(first == label, words, f"to a {metric.replace('_', ' ')} of {_short(target)}; first: {first}")
+        alone = all(value > seconds[label] for name, value in seconds.items() if name != label)
+        return Decided(alone, words, f"to a {metric.replace('_', ' ')} of {_short(target)}; first: {first}")
 
     return decide
 
@@ -126,13 +127,19 @@ def timed(given: Evidence, table: paper.TimedLosses, metric: str = "train_loss")
 
     The run is the slowest but that with the SVD: the paper's last column is where Newton-Schulz ends, its SVD does not.
     """
-    groups = {label: given.runs(label) for label in paper.OPTIMIZERS}
+    groups = {label: given.runs(label) for label in (*paper.OPTIMIZERS, *given.done)}
     _, found = at_fractions(groups, metric, moments(table), of=[label for label in groups if label != SVD])
-    losses = {label: [one.mean for one in row if one is not None] for label, row in found.items()}
+    losses = {label: [one.mean for one in found[label] if one is not None] for label in paper.OPTIMIZERS}
     shared = min(map(len, losses.values()))
     if not shared:
         raise MissingError("the runs have no losses at the paper's fractions of time")
     return {label: row[-shared:] for label, row in losses.items()}  # columns before a first evaluation are left out
+
+
+def _left_out(ours: dict[str, list[float]], table: paper.TimedLosses) -> str:
+    """Say how many columns come before a first evaluation."""
+    count = len(table.seconds) - min(map(len, ours.values()))
+    return f"; left out, as before a first evaluation: {count} of {len(table.seconds)} columns" if count else ""
 
 
 def order_of(table: paper.TimedLosses, *, without: Sequence[str] = ()) -> Rule:
@@ -159,10 +166,9 @@ def order_of(table: paper.TimedLosses, *, without: Sequence[str] = ()) -> Rule:
                 else:
                     wrong[f"{one} and {other}"] = wrong.get(f"{one} and {other}", 0) + 1
         words = ", ".join(f"{pair} ({count}×)" for pair, count in wrong.items())
+        why = f"reversed: {words}" if wrong else "none reversed"
         return Decided(
-            total > 0 and same == total,
-            f"{same} of {total} pairs in the paper's order",
-            f"reversed: {words}" if wrong else "none reversed",
+            total > 0 and same == total, f"{same} of {total} pairs in the paper's order", why + _left_out(ours, table)
         )
 
     return decide
@@ -173,11 +179,12 @@ def ahead_at_every_moment(labels: Sequence[str], of: str, table: paper.TimedLoss
 
     def decide(given: Evidence) -> Decided:
         ours = timed(given, table)
-        ratios = {label: np.array(ours[label]) / np.array(ours[of]) for label in labels}
+        ratios = {label: np.array(ours[label]) / _above_zero(of, np.array(ours[of])) for label in labels}
         held = all(ratio[-1] < 1 and ratio.max() <= 1 + TOLERANCE for ratio in ratios.values())
         words = ", ".join(f"{label} {_percent(float(ratio[-1]))}" for label, ratio in ratios.items())
         worst = max(float(ratio.max()) for ratio in ratios.values())
-        return Decided(held, f"at the last moment: {words}", f"at the least favourable moment {_percent(worst)}")
+        why = f"at the least favourable moment {_percent(worst)}" + _left_out(ours, table)
+        return Decided(held, f"at the last moment: {words}", why)
 
     return decide
 
@@ -220,7 +227,12 @@ def flatter(labels: Sequence[str], than: str) -> Rule:
 def _slopes(given: Evidence, labels: Sequence[str], name: str) -> dict[str, float]:
     if given.results is None or given.results.status != "done":
         raise MissingError("the study is not finished")
-    found = {str(row["optimizer"]): row[name] for row in slopes_of(given.results)}
+    try:
+        found = {str(row["optimizer"]): row[name] for row in slopes_of(given.results)}
+    except ValueError as error:
+        raise MissingError(str(error)) from error
+    except LookupError as error:
+        raise MissingError(f"a run has no {str(error.args[0]).replace('_', ' ')}") from error
     for label in labels:
         if not isinstance(found.get(label), float):
             raise MissingError(f"{label} has no slope")
@@ -236,7 +248,14 @@ def _ratio(given: Evidence, label: str, to: str, metric: str) -> Array:
     one, other = (_by_epoch(given, which, metric) for which in (label, to))
     if len(one.x) != len(other.x) or not np.allclose(one.x, other.x):
         raise MissingError(f"{label} and {to} were evaluated at different epochs")
-    return one.mean / other.mean
+    return one.mean / _above_zero(to, other.mean)
+
+
+def _above_zero(label: str, losses: Array) -> Array:
+    """Return losses that others are compared with; of 0 nothing is a part."""
+    if not (losses > 0).all():
+        raise MissingError(f"{label} has a loss that is not above 0, so that no ratio to it can be told")
+    return losses
 
 
 def _by_epoch(given: Evidence, label: str, metric: str) -> Curve:

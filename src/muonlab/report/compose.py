@@ -1,0 +1,163 @@
+"""The page of a study composed: its head, warnings, claims, figures and tables, environment and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from muonlab import __version__
+from muonlab.lab.results import Results
+from muonlab.lab.store import NUMERICS
+from muonlab.lab.studies import studies
+from muonlab.lab.summary import command
+from muonlab.report.claims import digest, ledger
+from muonlab.report.gather import Found
+from muonlab.report.judging import judge
+from muonlab.report.sections import sections
+from muonlab.report.values import Fact, Finding, Link, Page
+
+MOST_LINKS = 200
+"""Cells whose files are linked; the others are in the same folder."""
+FILES = ("spec.json", "metrics.jsonl", "certificates.jsonl", "done.json", "failed.json")
+
+
+def compose(found: Found) -> Page:
+    """Return all that the page of a run directory says."""
+    results = found.results
+    study = studies().get(results.study)
+    return Page(
+        title=study.title if study else results.study,
+        study=results.study,
+        profile=results.profile,
+        status=results.status,
+        labels=tuple(_labels(results)),
+        warnings=tuple(_warnings(results)),
+        facts=tuple(_facts(results)),
+        environment=tuple(_environment(results.environments)),
+        findings=findings({results.study: results}),
+        sections=sections(results),
+        links=tuple(_links(results)),
+        problems=found.problems,
+    )
+
+
+def findings(by_study: Mapping[str, Results], *, whole: bool = False) -> tuple[Finding, ...]:
+    """Return the claims of these studies, decided; the whole ledger if asked."""
+    return tuple(
+        judge(claim, by_study.get(claim.study)) for claim in ledger().values() if whole or claim.study in by_study
+    )
+
+
+def _labels(results: Results) -> Iterator[str]:
+    if results.profile != "paper":
+        yield f"profile {results.profile}"
+    yield from sorted({str(data["label"]) for data in results.head["data"].values()} - {"complete"})
+    if results.status != "done":
+        yield {"open": "incomplete", "failed": "some cells failed"}[results.status]
+
+
+def _warnings(results: Results) -> Iterator[str]:
+    study, head = studies().get(results.study), results.head
+    profiles: Mapping[Any, Any] = study.profiles if study else {}
+    words = profiles[results.profile].words if results.profile in profiles else ""
+    if words:
+        yield f"Not the paper's setting. Profile {results.profile}: {words}."
+    for data in head["data"].values():
+        if data["label"] != "complete":
+            yield f"Data: {data['words']}."
+    changed = {name: value for name, value in head["settings"].items() if name not in ("device", "threads")}
+    if changed:
+        yield f"Settings were changed: {', '.join(f'{name} = {value}' for name, value in changed.items())}."
+    undone = [cell for cell in results.cells if cell.status != "done"]
+    if undone:
+        of = f"{len(undone)} of {len(results.cells)}"
+        yield f"{of} cells are not finished: curves show what there is, tables leave them out."
+    for cell in undone:
+        if cell.status == "failed":
+            yield f"{cell.label}, seed {cell.seed}, failed: {cell.error}"
+    if any(cell.jobs > 1 for cell in results.cells):
+        yield "Cells ran side by side: their seconds are of a shared machine and not comparable."
+    yield from _versions(results)
+
+
+def _versions(results: Results) -> Iterator[str]:
+    """Warn of results that were not all made by one version, or not by this one."""
+    made = {str(session.get("muonlab", "unknown")) for session in results.environments}
+    if len(made) > 1:
+        yield f"Cells were run by different versions of muonlab: {', '.join(sorted(made))}."
+    head = results.head
+    if (head.get("version"), head.get("numerics")) != (__version__, NUMERICS):
+        yield (
+            f"Made by muonlab {head.get('version')} with numerics {head.get('numerics')}; this page by {__version__} "
+            f"with numerics {NUMERICS}."
+        )
+
+
+def _facts(results: Results) -> Iterator[Fact]:
+    study = studies().get(results.study)
+    yield Fact("Command", command(results), code=True)
+    if study and study.items:
+        yield Fact("Of the paper", ", ".join(study.items))
+    for name, data in results.head["data"].items():
+        yield Fact(f"Data, {name}", str(data["words"]))
+    seeds = sorted({cell.seed for cell in results.cells})
+    yield Fact("Seeds", ", ".join(map(str, seeds[:20])) + (f" and {len(seeds) - 20} more" if len(seeds) > 20 else ""))
+    done = sum(cell.status == "done" for cell in results.cells)
+    yield Fact("Cells", f"{done} of {len(results.cells)} done")
+    yield Fact("Rules of the claims", _rules(results))
+
+
+def _rules(results: Results) -> str:
+    """Return whether the rules are those that stood when the runs began."""
+    noted = {session.get("rules") for session in results.environments}
+    if noted == {digest()}:
+        return f"as they stood when the run began ({digest()[:12]})"
+    if noted <= {None}:
+        return "the run did not note which rules stood when it began"
+    return f"changed since the run began (now {digest()[:12]}): read the verdicts with that in mind"
+
+
+def _environment(sessions: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:
+    for number, session in enumerate(sessions):
+        where = f"Session {number + 1}: " if len(sessions) > 1 else ""
+        libraries = session.get("libraries")
+        gpus = session.get("gpus")
+        parts = {
+            "muonlab": f"{session.get('muonlab')}, commit {str(session.get('commit') or 'unknown')[:12]}",
+            "machine": ", ".join(
+                [
+                    f"{session.get('system')}",
+                    f"{session.get('cpu')}",
+                    f"{session.get('cores')} cores",
+                    *(map(str, gpus) if isinstance(gpus, list) and gpus else ["no GPU"]),
+                ]
+            ),
+            "versions": ", ".join(
+                [
+                    f"Python {session.get('python')}",
+                    *(f"{name} {version}" for name, version in libraries.items() if version),
+                ]
+                if isinstance(libraries, dict)
+                else [f"Python {session.get('python')}"]
+            ),
+        }
+        yield from (Fact(f"{where}{name}", value) for name, value in parts.items())
+        words = session.get("command")
+        if isinstance(words, list):
+            yield Fact(f"{where}typed", " ".join(map(str, words)), code=True)
+
+
+def _links(results: Results) -> Iterator[Link]:
+    for name, words in (
+        ("study.json", "what was run"),
+        ("cells.json", "the cells in order"),
+        ("env.json", "machine and versions of every session"),
+    ):
+        if (results.folder / name).exists():
+            yield Link(name, words)
+    for cell in results.cells[:MOST_LINKS]:
+        for name in FILES:
+            if (cell.folder / name).exists():
+                yield Link(f"cells/{cell.folder.name}/{name}", f"{cell.label}, seed {cell.seed}: {name}")
+    if len(results.cells) > MOST_LINKS:
+        yield Link("cells/", f"the other {len(results.cells) - MOST_LINKS} cells")

@@ -1,0 +1,140 @@
+"""A run directory as it is found: what is sound, and a list of what is not. Nothing in it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from muonlab.lab.results import CellResult, Results, listed, read_cell, sessions_of
+from muonlab.lab.store import FORMAT, HEAD, read_head
+from muonlab.report.values import Problem
+
+_NUMBER = (int, float)
+_AN_EVALUATION = {"step": int, "epoch": _NUMBER, "seconds": _NUMBER}
+_ROWS: Mapping[str, Mapping[str, Any]] = {
+    "start": _AN_EVALUATION,
+    "evaluation": _AN_EVALUATION,
+    "cost": {"m": int, "n": int, "method": str, "seconds": _NUMBER},
+    "frontier": {"m": int, "n": int, "schedule": str, "steps": int, "seconds": _NUMBER, "alignment": _NUMBER},
+    "inequality": {"name": str, "kind": str, "held": bool},
+}
+"""What a row of each kind must have to be drawn."""
+LARGEST = 1e300
+"""Whole numbers in JSON may be longer than any float."""
+DEPTH = 2
+"""How deep below a directory runs are looked for."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The sound part of a run directory, and what could not be used."""
+
+    results: Results
+    problems: tuple[Problem, ...]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the run directories in a directory, itself alone if it is one; sorted by name."""
+    if (folder / HEAD).exists():
+        return [folder]
+    levels = ["/".join(["*"] * depth) for depth in range(1, DEPTH + 1)]
+    return sorted(path.parent for level in levels for path in folder.glob(f"{level}/{HEAD}"))
+
+
+def gather(folder: Path) -> Found:
+    """Read a run directory; what cannot be used is listed, and a head that cannot be used is an error."""
+    head = read_head(folder)
+    if head is None:
+        raise ValueError(f"a report is made of a run directory, got {folder} without a {HEAD}: run a study first")
+    if head.get("format") != FORMAT:
+        raise ValueError(
+            f"a run directory must have the format {FORMAT}, got {folder} with {head.get('format')!r}: use the muonlab "
+            f"that made it ({head.get('version', 'unknown')})"
+        )
+    problems: list[Problem] = []
+    sessions = _sessions(folder, problems)
+    cells = [
+        cell for name in _names(folder, problems) if (cell := _cell(folder / "cells" / name, problems)) is not None
+    ]
+    of = {**head, "data": _data(head["data"], problems)}
+    return Found(Results(head["study"], head["profile"], of, tuple(sessions), tuple(cells), folder), tuple(problems))
+
+
+def _names(folder: Path, problems: list[Problem]) -> list[str]:
+    """Return the folders of cells in the order of the study, those that nothing lists last."""
+    there = sorted(path.name for path in (folder / "cells").glob("*") if path.is_dir())
+    try:
+        ordered = listed(folder)
+    except (ValueError, OSError) as error:
+        problems.append(Problem("cells.json", f"{error} (cells are shown by name)"))
+        ordered = []
+    return [*(name for name in ordered if name in there), *(name for name in there if name not in ordered)]
+
+
+def _sessions(folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:
+    try:
+        return sessions_of(folder)
+    except (ValueError, OSError) as error:
+        problems.append(Problem("env.json", str(error)))
+        return []
+
+
+def _data(found: Mapping[str, Any], problems: list[Problem]) -> dict[str, Mapping[str, Any]]:
+    sound = {name: about for name, about in found.items() if isinstance(about, dict)}
+    if len(sound) < len(found):
+        problems.append(Problem(HEAD, "what it says of the data is damaged, so their label is unknown"))
+    return {name: {"label": "unknown", "words": name, **about} for name, about in sound.items()}
+
+
+def _cell(path: Path, problems: list[Problem]) -> CellResult | None:
+    where = f"cells/{path.name}"
+    if not (path / "spec.json").exists():
+        problems.append(Problem(where, "has no spec.json: it was not begun, or not written to its end"))
+        return None
+    try:
+        cell = read_cell(path)
+        cell.certificates()
+    except (ValueError, OSError) as error:
+        problems.append(Problem(where, str(error)))
+        return None
+    wrong = _wrong(cell)
+    if wrong:
+        problems.append(Problem(where, wrong))
+        return None
+    rows = tuple(row for row in cell.metrics if _is_sound(row))
+    if len(rows) < len(cell.metrics):
+        lost = len(cell.metrics) - len(rows)
+        problems.append(Problem(f"{where}/metrics.jsonl", f"{lost} of {len(cell.metrics)} rows lack what rows have"))
+    return replace(cell, metrics=rows)
+
+
+def _wrong(cell: CellResult) -> str:
+    """Return what makes a cell unusable, beyond files that cannot be read; empty if nothing does."""
+    if isinstance(cell.spec.get("seed"), bool) or not isinstance(cell.spec.get("seed"), int):
+        return f"its seed must be a whole number, got {cell.spec.get('seed')!r}"
+    if not all(isinstance(label, str) for label in cell.points.values()):
+        return "its points must be words"
+    if not all(_is_plain(value) for value in cell.summary.values()):
+        return "its summary must have numbers and words only"
+    if not isinstance(cell.jobs, int) or not all(isinstance(session, int) for session in cell.sessions):
+        return "its done.json must count jobs and sessions"
+    return ""
+
+
+def _is_sound(row: Mapping[str, Any]) -> bool:
+    kinds = _ROWS.get(str(row["event"]), {})
+    return all(_is(row.get(name), kind) for name, kind in kinds.items()) and _all_finite(row.values())
+
+
+def _is(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str) or (isinstance(value, _NUMBER) and _all_finite([value]))
+
+
+def _all_finite(values: Iterable[Any]) -> bool:
+    return all(abs(value) < LARGEST for value in values if isinstance(value, _NUMBER))

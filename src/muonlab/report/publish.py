@@ -1,0 +1,153 @@
+"""Pages written: one in each run directory, with its figures and tables as files; an index over several."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from muonlab import __version__
+from muonlab.lab import disk
+from muonlab.lab.results import Results
+from muonlab.lab.study import PROFILES
+from muonlab.report.claims import digest
+from muonlab.report.gather import Found, gather, runs_in
+from muonlab.report.values import Entry, Finding, Index, Page, Problem
+
+PAGE = "report.html"
+PARTS = "report"
+INDEX = "index.html"
+
+
+def report(folder: str | os.PathLike[str], *, show: bool = False) -> dict[str, Any]:
+    """Write the page of a run directory, or those of all runs in a directory and an index over them.
+
+    Beside ``report.html`` a folder ``report`` has the figures as SVG, the tables as Markdown and LaTeX, and the claims
+    as JSON.
+
+    Args:
+        folder: what ``muonlab run`` named, or a directory that holds such.
+        show: whether to open the page in a browser.
+
+    Returns:
+        The path of the page, how many claims held, and what could not be used.
+    """
+    root = Path(folder)
+    runs = runs_in(root) if root.is_dir() else []
+    if not runs:
+        what = "without a run in it" if root.is_dir() else "which is no directory"
+        raise ValueError(f"a report is made of run directories, got {root} {what}: muonlab run quickstart makes one")
+    answer = _of_study(root) if runs == [root] else _of_all(root, runs)
+    if show:
+        import webbrowser
+
+        webbrowser.open(Path(answer["page"]).resolve().as_uri())
+    return answer
+
+
+def page_of(folder: Path) -> Path:
+    """Return the page of a run directory; it is written unless it is there and nothing has changed since."""
+    path, stamp = folder / PAGE, folder / PARTS / "made-of.json"
+    try:
+        known = path.exists() and json.loads(stamp.read_bytes()) == _made_of(folder)
+    except (OSError, ValueError):
+        known = False
+    return path if known else Path(_of_study(folder)["page"])
+
+
+def _of_study(folder: Path) -> dict[str, Any]:
+    page, _ = _write_page(folder)
+    return _answer(folder / PAGE, page.findings, page.problems)
+
+
+def _write_page(folder: Path) -> tuple[Page, Found]:
+    from muonlab.report.compose import compose
+    from muonlab.report.page import study_html
+
+    made_of = _made_of(folder)  # before reading: what changes meanwhile is new then
+    found = gather(folder)
+    page = compose(found)
+    _write_parts(_own(folder, PARTS), page)
+    disk.write(folder / PAGE, study_html(page).encode())
+    disk.write(folder / PARTS / "made-of.json", json.dumps(made_of).encode())
+    return page, found
+
+
+def _write_parts(folder: Path, page: Page) -> None:
+    from muonlab.report.table_text import to_latex, to_markdown
+
+    drawn = [figure for section in page.sections for figure in section.figures]
+    made = [table for section in page.sections for table in section.tables]
+    files = {f"figures/{figure.name}.svg": figure.svg for figure in drawn}
+    files |= {f"tables/{table.name}.md": to_markdown(table) for table in made}
+    files |= {f"tables/{table.name}.tex": to_latex(table) for table in made}
+    files["claims.json"] = json.dumps([asdict(finding) for finding in page.findings], indent=2, ensure_ascii=False)
+    for part in ("figures", "tables"):
+        for old in _own(folder, part).iterdir():
+            if f"{part}/{old.name}" not in files and old.suffix in (".svg", ".md", ".tex"):
+                old.unlink()
+    for name, text in files.items():
+        disk.write(folder / name, (text + "\n").encode())
+
+
+def _own(folder: Path, name: str) -> Path:
+    """Return a folder of a directory, made if need be; a link that leads out of it is refused."""
+    path = folder / name
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise ValueError(f"a report writes into its run directory only, got {path}, which is no folder: remove it")
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def _made_of(folder: Path) -> dict[str, Any]:
+    """Return what a page depends on: version, rules, and the size and time of every file that it reads."""
+    names = ("*.json", "cells/*/*.json", "cells/*/*.jsonl")
+    files = sorted(path for name in names for path in folder.glob(name))
+    stats = {str(path.relative_to(folder)): [path.stat().st_mtime_ns, path.stat().st_size] for path in files}
+    return {"muonlab": __version__, "rules": digest(), "files": stats}
+
+
+def _of_all(root: Path, runs: Iterable[Path]) -> dict[str, Any]:
+    from muonlab.report.compose import findings
+    from muonlab.report.page import index_html
+
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    best: dict[str, Results] = {}
+    for run in runs:
+        where = run.relative_to(root).as_posix()
+        try:
+            page, found = _write_page(run)
+        except ValueError as error:
+            problems.append(Problem(where, str(error)))
+            continue
+        entries.append(Entry(f"{where}/{PAGE}", page))
+        problems += [Problem(f"{where}/{problem.where}", problem.what) for problem in found.problems]
+        known = best.get(page.study)
+        if known is None or _weight(found.results) > _weight(known):
+            best[page.study] = found.results
+    if not entries:
+        raise ValueError(f"no run in {root} could be read, got {problems[0].what} ({problems[0].where}), and so on")
+    every = findings(best, whole=True)
+    disk.write(root / INDEX, index_html(Index("Studies", tuple(entries), every, tuple(problems))).encode())
+    return _answer(root / INDEX, every, problems) | {"pages": [str(root / entry.path) for entry in entries]}
+
+
+def _weight(results: Results) -> tuple[bool, int, int]:
+    """Return how much a run of a study says: whether it is done, then its profile, then how many cells it has."""
+    profiles: tuple[str, ...] = PROFILES
+    size = profiles.index(results.profile) if results.profile in profiles else -1
+    return results.status == "done", size, len(results.cells)
+
+
+def _answer(path: Path, findings: Iterable[Finding], problems: Iterable[Problem]) -> dict[str, Any]:
+    verdicts: Mapping[str, int] = Counter(finding.verdict for finding in findings)
+    return {
+        "page": str(path),
+        "claims": {verdict: verdicts.get(verdict, 0) for verdict in ("held", "not held", "not tested at this scale")},
+        "problems": [asdict(problem) for problem in problems],
+    }

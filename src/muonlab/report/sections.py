@@ -1,0 +1,211 @@
+"""The parts of a study's page: which figures and tables its rows allow, whatever study it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from muonlab.lab.results import CellResult, Results
+from muonlab.lab.slopes import IN, slopes_of
+from muonlab.report import figures, tables
+from muonlab.report.curves import Curve, by_epoch, by_time
+from muonlab.report.values import Figure, Section, Table
+
+if TYPE_CHECKING:
+    from muonlab.polynomials import Polynomial, Schedule
+
+Places = Mapping[str, Sequence[CellResult]]
+MOST_LAYER_FIGURES = 6
+_LOSSES = ("train_loss", "test_loss")
+
+
+def sections(results: Results) -> tuple[Section, ...]:
+    """Return what can be shown of a study: an interrupted one as far as it went."""
+    begun = _places(cell for cell in results.cells if cell.metrics)
+    done = _places(cell for cell in results.cells if cell.status == "done")
+    parts = (
+        _training(results, begun, done),
+        _rank(results, done),
+        _costs(done),
+        _bounds(done),
+        _certificates(begun, done),
+        _polynomials(results),
+    )
+    return tuple(part for part in parts if part is not None and (part.figures or part.tables))
+
+
+def _places(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
+    """Return cells by label, in their order."""
+    found: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        found.setdefault(cell.label, []).append(cell)
+    return found
+
+
+def _training(results: Results, begun: Places, done: Places) -> Section | None:
+    trained = _with(begun, "evaluation")
+    finished = _with(done, "evaluation")
+    drawn = figures.training_figure("training", "Loss by epoch and by seconds of training", _curves(trained))
+    made = []
+    if finished:
+        made = [
+            tables.final_losses(finished),
+            tables.losses_over_time(finished, results.study),
+            tables.speed(finished),
+        ]
+    return _section(
+        "training", "Training", "Losses by epoch show what an update does, by seconds what it costs.", [drawn], made
+    )
+
+
+def _with(places: Places, event: str) -> dict[str, list[CellResult]]:
+    """Return the cells that have rows of a kind."""
+    found = {
+        label: [cell for cell in cells if any(row["event"] == event for row in cell.metrics)]
+        for label, cells in places.items()
+    }
+    return {label: cells for label, cells in found.items() if cells}
+
+
+def _curves(places: Places) -> dict[tuple[str, str], list[Curve]]:
+    found: dict[tuple[str, str], list[Curve]] = {}
+    for metric in _LOSSES:
+        for label, cells in places.items():
+            runs = [cell.metrics for cell in cells]
+            for across, curve in (("epoch", by_epoch(label, runs, metric)), ("seconds", by_time(label, runs, metric))):
+                if curve is not None:
+                    found.setdefault((metric, across), []).append(curve)
+    return found
+
+
+def _rank(results: Results, done: Places) -> Section | None:
+    norms: dict[str, dict[int, list[float]]] = {}
+    for cells in done.values():
+        for cell in cells:
+            found = [
+                row["gradient_nuclear_norm"] for row in cell.metrics if _is_number(row.get("gradient_nuclear_norm"))
+            ]
+            width = cell.spec.get("first_width")
+            if found and isinstance(width, int):
+                name = cell.points.get("optimizer", cell.label)
+                norms.setdefault(name, {}).setdefault(min(width, IN), []).append(sum(found) / len(found))
+    if not norms:
+        return None
+    made = []
+    if results.status == "done":
+        with suppress(ValueError, LookupError, TypeError):  # too few ranks for a slope, or another study's rows
+            made = [tables.slopes(slopes_of(results))]
+    words = "The epoch mean of the nuclear norm of the gradient of one layer, against that layer's rank."
+    return _section("rank", "Rank", words, [figures.rank_figure(norms)], made)
+
+
+def _costs(done: Places) -> Section | None:
+    timed = {
+        label: cells[0]
+        for label, cells in done.items()
+        if all(_is_number(cells[0].summary.get(name)) for name in ("predicted_ratio", "measured_ratio"))
+    }
+    if not timed:
+        return None
+    rows = [{"m": cell.spec.get("m"), "n": cell.spec.get("n"), **cell.summary} for cell in timed.values()]
+    plans = [row for cell in timed.values() for row in cell.metrics if row["event"] == "frontier"]
+    words = "An SVD against three Newton–Schulz steps, shape by shape, and what the planner would choose instead."
+    drawn = [
+        figures.cost_figure(rows),
+        figures.frontier_figure(plans, title="Planner: time of an orthogonalization against its alignment"),
+    ]
+    return _section(
+        "cost", "Cost", words, drawn, [tables.costs({label: cell.summary for label, cell in timed.items()})]
+    )
+
+
+def _bounds(done: Places) -> Section | None:
+    from muonlab.lab.known_problems import FIXED_BOUNDS
+
+    checked = [cell for cells in _with(done, "inequality").values() for cell in cells]
+    if not checked:
+        return None
+    rows = [
+        {
+            "problem": cell.points.get("problem", cell.label),
+            "method": cell.points.get("method", ""),
+            "measured": row.get("measured"),
+            "bound": row.get("bound"),
+            "name": row["name"],
+        }
+        for cell in checked
+        for row in cell.metrics
+        if row["event"] == "inequality" and row["kind"] == "expected" and row["name"] in FIXED_BOUNDS
+    ]
+    words = "Runs on problems whose constants are known: every inequality of the proofs is checked, step by step."
+    return _section("bounds", "Bounds", words, [figures.bounds_figure(rows)], [tables.bounds(checked)])
+
+
+def _certificates(begun: Places, done: Places) -> Section | None:
+    drawn: list[Figure | None] = []
+    recorded = {label: cells for label, cells in begun.items() if cells[0].certificates()}
+    for number, (label, cells) in enumerate(recorded.items()):
+        if number < MOST_LAYER_FIGURES:
+            seed = cells[0].seed
+            title = f"Certificates of {label}, layer by layer (seed {seed})"
+            drawn.append(
+                figures.layers_figure(cells[0].certificates(), name=f"layers-{_word(label, number)}", title=title)
+            )
+    if not recorded:
+        return None
+    words = "What the proofs say about the momenta of these very runs, as recorded while they trained."
+    return _section("certificates", "Certificates", words, drawn, [tables.certificates(done)])
+
+
+def _polynomials(results: Results) -> Section | None:
+    """Return τ, φ and F_q of the polynomials that the study's Muons used."""
+    from muonlab.polynomials import PRESETS, Schedule, preset, taylor
+
+    used: dict[str, Polynomial] = {}
+    schedules: dict[str, Schedule] = {}
+    for cell in results.cells:
+        name, kappa, q = (cell.spec.get(key) for key in ("polynomial", "kappa", "q"))
+        if cell.spec.get("optimizer") != "muon" or not isinstance(q, int) or not 0 <= q <= 50:
+            continue
+        if name == "taylor" and isinstance(kappa, int) and 1 <= kappa <= 30:
+            label, p = f"Taylor, κ={kappa}", taylor(kappa)
+        elif name in PRESETS:
+            label, p = str(name), preset(str(name)).polynomial
+        else:
+            continue
+        used.setdefault(label, p)
+        schedules.setdefault(f"{label}, q={q}", Schedule((p,) * q, name=f"{label} x{q}"))
+    if not used:
+        return None
+    words = "The polynomials of the Newton–Schulz steps that this study takes."
+    return _section(
+        "polynomials", "Polynomials", words, [figures.tau_phi_figure(used), figures.response_figure(schedules)], []
+    )
+
+
+def _section(
+    name: str, title: str, words: str, drawn: Sequence[Figure | None], made: Sequence[Table | None]
+) -> Section:
+    return Section(
+        name,
+        title,
+        words,
+        tuple(figure for figure in drawn if figure is not None),
+        tuple(table for table in made if table is not None and table.rows),
+    )
+
+
+def _word(label: str, number: int) -> str:
+    """Return a name for files and anchors.
+
+    Example:
+        >>> _word("Muon (q=3)", 2)
+        '2-muon-q-3'
+    """
+    return "-".join([str(number), *re.findall(r"[a-z0-9]+", label.lower()[:40])])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

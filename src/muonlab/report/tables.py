@@ -1,0 +1,212 @@
+"""Tables of a study: final losses, losses over the wall clock beside the paper's, speed, slopes, costs, bounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from muonlab.lab import paper
+from muonlab.lab.results import CellResult
+from muonlab.report.curves import Rows, Spread, at_fractions, spread, trace
+from muonlab.report.rules import SGD_M, SVD, moments
+from muonlab.report.values import Cell, Table
+
+Places = Mapping[str, Sequence[CellResult]]
+"""Finished cells by label."""
+FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
+"""Of the run, for a study that the paper has no table of."""
+_FINAL = (("train_loss", "training loss"), ("test_loss", "test loss"), ("test_accuracy", "test accuracy"))
+
+
+def final_losses(places: Places) -> Table:
+    """Return the numbers of the last evaluation, mean and standard deviation over runs."""
+    names = [(metric, words) for metric, words in _FINAL if any(_last(cells, metric) for cells in places.values())]
+    header = ["", "runs", *(part for _, words in names for part in (words, "± std")), "epochs", "updates"]
+    rows = []
+    for label, cells in places.items():
+        numbers = [part for metric, _ in names for part in _mean_and_std(_last(cells, metric))]
+        rows.append((label, len(cells), *numbers, _number(_last(cells, "epoch")), _whole(_last(cells, "step"))))
+    caption = "Last evaluation of each run: mean, and one standard deviation over runs (n − 1); a dash is a single run."
+    return Table("final-losses", "Final losses", caption, tuple(header), tuple(rows))
+
+
+def losses_over_time(places: Places, study: str) -> Table | None:
+    """Return training losses at fractions of the run, the paper's beside ours (Kim & Oh 2026, Tables 2-7)."""
+    groups: dict[str, list[Rows]] = {label: [cell.metrics for cell in cells] for label, cells in places.items()}
+    table = next((table for table in paper.TABLES if table.study == study), None)
+    fractions = FRACTIONS if table is None else moments(table)
+    steps = [label for label in groups if label != SVD] or None
+    seconds, found = at_fractions(groups, "train_loss", fractions, of=steps)
+    if not seconds:
+        return None
+    rows: list[tuple[Cell, ...]] = []
+    for label, losses in found.items():
+        rows.append((label, "here", *(None if one is None else one.mean for one in losses)))
+        if table is not None and label in table.losses:
+            rows.append((label, "paper", *table.losses[label]))
+    header = ["optimizer" if table else "", "whose", *(_column(f, s) for f, s in zip(fractions, seconds, strict=True))]
+    return Table(
+        "losses-over-time",
+        "Training loss over the wall clock" + (f", {table.item} of the paper beside it" if table else ""),
+        _about_time(table, seconds),
+        tuple(header),
+        tuple(rows),
+    )
+
+
+def _column(fraction: float, seconds: float) -> str:
+    return f"{fraction:.0%} of the run ({_seconds(seconds)})"
+
+
+def _about_time(table: paper.TimedLosses | None, seconds: Sequence[float]) -> str:
+    """Return what the columns are: which fractions, of what, and in which seconds there and here."""
+    words = [
+        f"Columns are fractions of the slowest run but that of {SVD}, here {_seconds(seconds[-1])} of training. A run "
+        f"that has ended keeps its last loss; between evaluations it is interpolated."
+    ]
+    if table is not None:
+        there = ", ".join(f"{second:,}" for second in table.seconds)
+        words.append(f"The paper's columns are {there} s of {table.model} on {table.dataset}, on its GPUs.")
+        words += [f"Doubtful: {doubt.words}" for doubt in paper.DOUBTS if doubt.item == table.item]
+    return " ".join(words)
+
+
+def speed(places: Places) -> Table:
+    """Return updates per second and seconds per update; an orthogonalization by its difference from SGD-M."""
+    times = {label: [_per_update(cell) for cell in cells] for label, cells in places.items()}
+    sound = {label: [one for one in found if one is not None] for label, found in times.items()}
+    plain = spread(sound[SGD_M]).mean if sound.get(SGD_M) else None
+    rows = []
+    for label, found in sound.items():
+        mean = spread(found).mean if found else None
+        beyond = None if plain is None or mean is None or label == SGD_M else mean - plain
+        rows.append((label, _reciprocal(mean), mean, beyond))
+    caption = "Seconds of training alone, mean over runs."
+    if plain is not None:
+        caption += " Orthogonalization: of all matrices in an update, as the difference from an update of SGD-M."
+    header = ("", "updates per second", "seconds per update", "seconds per orthogonalization")
+    if plain is None:
+        return Table("speed", "Speed", caption, header[:3], tuple(row[:3] for row in rows), digits=3)
+    return Table("speed", "Speed", caption, header, tuple(rows), digits=3)
+
+
+def slopes(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return log-log slopes over the rank, the paper's beside ours (Kim & Oh 2026, Table 8)."""
+    header = ("optimizer", "ω raw", "ω raw, paper", "ω of ‖∇f‖_*/√r", "ω of ‖∇f‖_*/√r, paper")
+    names = ("optimizer", "raw", "paper_raw", "normalised", "paper_normalised")
+    caption = "Exponents of the rank in the epoch mean of ‖∇f‖_*, by least squares on logarithms (Table 8)."
+    return Table("slopes", "Log–log slopes", caption, header, tuple(tuple(row[n] for n in names) for row in rows), 3)
+
+
+def costs(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return seconds of every method by shape, and the ratio that Lemma 11 predicts."""
+    names = {
+        "svd_seconds": "SVD, s",
+        "horner_seconds": "steps as the paper counts them, s",
+        "ours_seconds": "steps here, s",
+        "measured_ratio": "SVD over steps",
+        "predicted_ratio": "predicted",
+        "measured_over_predicted": "measured over predicted",
+        "ratio_to_ours": "SVD over steps here",
+    }
+    rows = tuple((label, *(summary.get(name) for name in names)) for label, summary in summaries.items())
+    caption = "Medians of interleaved repetitions on one Gaussian matrix of each shape; throughputs of other shapes."
+    return Table("costs", "Seconds per orthogonalization (Lemma 11)", caption, ("shape", *names.values()), rows, 3)
+
+
+def bounds(cells: Sequence[CellResult]) -> Table:
+    """Return the mean of ``‖∇f‖_*`` of each method on each problem, and the tightest bound known beforehand."""
+    names = {
+        "measured": "mean of ‖∇f‖_*",
+        "bound": "tightest bound",
+        "bound_over_measured": "bound over measured",
+        "inequalities": "inequalities",
+        "violated": "violated",
+        "least_slack": "least relative slack",
+    }
+    rows = tuple((*_problem(cell), *(cell.summary.get(name) for name in names)) for cell in cells)
+    caption = "Real optimizers on problems of known L, D and σ, with the theorem's step size and momentum."
+    return Table("bounds", "Bounds and measured averages", caption, ("problem", "method", *names.values()), rows, 3)
+
+
+def _problem(cell: CellResult) -> tuple[str, str]:
+    return cell.points.get("problem", cell.label), cell.points.get("method", "")
+
+
+def certificates(places: Places) -> Table | None:
+    """Return what the last recorded step says of each layer, mean over runs."""
+    names = {
+        "delta_0": "δ_0",
+        "chi": "χ_q",
+        "alignment": "alignment a",
+        "alignment_floor": "floor",
+        "gradient_nuclear": "‖gradient‖_*",
+    }
+    rows: list[tuple[Cell, ...]] = []
+    for label, cells in places.items():
+        layers: dict[str, list[Mapping[str, Any]]] = {}
+        for cell in cells:
+            for row in _last_step(cell):
+                layers.setdefault(str(row.get("name", "")), []).append(row)
+        for layer, found in layers.items():
+            shape = "×".join(map(str, found[0].get("shape") or ()))
+            numbers = [_number([row.get(name) for row in found]) for name in names]
+            factor = 1 / numbers[2] if isinstance(numbers[2], float) and numbers[2] > 0 else None
+            rows.append((label, layer, shape, *numbers[:3], factor, *numbers[3:]))
+    if not rows:
+        return None
+    header = ["", "layer", "shape", *names.values()]
+    header.insert(6, "1/a")
+    caption = (
+        "The last recorded step, mean over runs. χ_q is the paper's factor by the smallest singular value, 1/a that of "
+        "the alignment theorem for the same update; the floor is what the rank alone guarantees of a."
+    )
+    return Table("certificates", "Certificates by layer", caption, tuple(header), tuple(rows))
+
+
+def _last_step(cell: CellResult) -> list[Mapping[str, Any]]:
+    rows = [row for row in cell.certificates() if row["event"] == "matrix" and isinstance(row.get("step"), int)]
+    last = max((row["step"] for row in rows), default=None)
+    return [row for row in rows if row["step"] == last]
+
+
+def _last(cells: Sequence[CellResult], metric: str) -> list[float]:
+    """Return the last value of a metric in each run; empty if one has none."""
+    values = [trace(cell.metrics, metric, "seconds")[1][-1:] for cell in cells]
+    return [float(value[0]) for value in values] if all(map(len, values)) else []
+
+
+def _mean_and_std(values: Sequence[float]) -> tuple[float | None, float | None]:
+    found: Spread | None = spread(values) if values else None
+    return (found.mean, found.std) if found else (None, None)
+
+
+def _number(values: Sequence[Any]) -> float | None:
+    """Return the mean, or None where a value is missing."""
+    sound = [float(value) for value in values if isinstance(value, (int, float))]
+    return statistics.fmean(sound) if sound and len(sound) == len(values) else None
+
+
+def _whole(values: Sequence[float]) -> Cell:
+    mean = _number(values)
+    return None if mean is None else int(mean) if mean.is_integer() else mean
+
+
+def _per_update(cell: CellResult) -> float | None:
+    rows = [row for row in cell.metrics if row.get("step") and row["event"] == "evaluation"]
+    return rows[-1]["seconds"] / rows[-1]["step"] if rows else None
+
+
+def _reciprocal(value: float | None) -> float | None:
+    return 1 / value if value else None
+
+
+def _seconds(value: float) -> str:
+    """Return seconds in three digits.
+
+    Example:
+        >>> _seconds(0.6454), _seconds(3612.0)
+        ('0.645 s', '3,612 s')
+    """
+    return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"

@@ -1,0 +1,336 @@
+"""Pages from run directories: what is written and where, what is sound of damaged ones, and how long it takes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import time
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+from muonlab.cli import main
+from muonlab.lab.runner import run
+from muonlab.report import claims
+from muonlab.report.publish import page_of, report
+from tests.lab.tiny import study
+from tests.report.rundirs import finite, losses, write_cell, write_run
+
+OPTIMIZERS = ["SGD-M", "Muon (q=1)", "Muon (q=3)", "Muon (SVD)"]
+
+
+@pytest.fixture
+def made(tmp_path):
+    return write_run(tmp_path / "made", OPTIMIZERS)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    run(study(), out=folder)
+    return folder
+
+
+def text_of(folder: Path) -> str:
+    report(folder)
+    return (folder / "report.html").read_text()
+
+
+# ------------------------------------------------------------------------------------------------------ what is written
+
+
+def test_a_trained_study_becomes_a_page_with_figures_tables_and_claims(trained):
+    answer = report(trained)
+    assert answer["problems"] == []
+    page = Path(answer["page"])
+    assert page == trained / "report.html"
+    text = page.read_text()
+    for words in ("SGD-M", "Muon (q=3)", "<svg", "muonlab run tiny", "metrics.jsonl", "profile smoke"):
+        assert words in text
+    parts = trained / "report"
+    assert "viewBox" in (parts / "figures" / "training.svg").read_text()
+    assert (parts / "tables" / "final-losses.md").read_text().startswith("**Final losses**")
+    assert r"\toprule" in (parts / "tables" / "final-losses.tex").read_text()
+    assert json.loads((parts / "claims.json").read_text()) == []  # a study of one's own makes no claim of the paper
+
+
+def test_the_final_losses_on_the_page_are_those_of_the_rows(made):
+    report(made)
+    rows = (made / "report" / "tables" / "final-losses.md").read_text().splitlines()
+    cells = next(row for row in rows if "SGD" in row)
+    ends = [losses("SGD-M", seed)[-1]["train_loss"] for seed in (0, 1)]
+    assert f"{sum(ends) / 2:.4g}" in cells
+
+
+def test_the_claims_of_the_study_are_on_its_page_with_rule_and_verdict(made):
+    text = text_of(made)
+    found = json.loads((made / "report" / "claims.json").read_text())
+    assert [one["claim"] for one in found] == [c.name for c in claims.ledger().values() if c.study == "q-ablation"]
+    assert all(one["rule"] and one["why"] for one in found)
+    assert claims.ledger()["steps-match-svd"].rule in text
+
+
+def test_a_page_says_whether_the_rules_stood_before_the_run(made):
+    assert "the run did not note which rules stood" in text_of(made)
+    about = json.loads((made / "env.json").read_text())
+    for noted, words in (
+        (claims.digest(), "as they stood when the run began"),
+        ("0" * 64, "changed since the run began"),
+    ):
+        about["sessions"][0]["rules"] = noted
+        (made / "env.json").write_text(json.dumps(about))
+        assert words in text_of(made)
+
+
+def test_nothing_is_written_outside_the_report_and_its_folder(made):
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*") if path.is_file()}
+    report(made)
+    after = {path: path.stat().st_mtime_ns for path in made.rglob("*") if path.is_file()}
+    assert {path: after.get(path) for path in before} == before
+    new = {path.relative_to(made).parts[0] for path in after if path not in before}
+    assert new == {"report.html", "report"}
+
+
+@pytest.mark.parametrize("part", ["report", "report/figures", "report/tables"])
+def test_a_link_that_leads_out_of_the_run_directory_is_refused(made, tmp_path, part):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (made / part).parent.mkdir(exist_ok=True)
+    (made / part).symlink_to(elsewhere)
+    with pytest.raises(ValueError, match="writes into its run directory only, got"):
+        report(made)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_figures_and_tables_that_are_no_longer_made_are_removed(made):
+    report(made)
+    old = made / "report" / "figures" / "old.svg"
+    old.write_text("<svg/>")
+    report(made)
+    assert not old.exists()
+    assert (made / "report" / "figures" / "training.svg").exists()
+
+
+def test_the_same_results_give_the_same_bytes(made):
+    first = text_of(made)
+    assert text_of(made) == first
+
+
+def test_a_page_is_made_again_only_when_something_has_changed(made):
+    stamp = page_of(made).stat().st_mtime_ns
+    assert page_of(made).stat().st_mtime_ns == stamp
+    write_cell(made, "Muon (q=2)", 0, losses("Muon (q=2)", 0), done=False)
+    assert page_of(made).stat().st_mtime_ns > stamp
+    assert "Muon (q=2)" in (made / "report.html").read_text()
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+def cell_of(folder: Path) -> Path:
+    return folder / "cells" / json.loads((folder / "cells.json").read_text())["cells"][0]
+
+
+def append(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text)
+
+
+DAMAGE = {
+    "metrics of a finished cell": lambda made: append(cell_of(made) / "metrics.jsonl", "{"),
+    "spec": lambda made: (cell_of(made) / "spec.json").write_text("[1, 2"),
+    "spec without a seed": lambda made: (cell_of(made) / "spec.json").write_text('{"points": {}, "spec": {}}'),
+    "seed that is no number": lambda made: (cell_of(made) / "spec.json").write_text(
+        '{"points": {}, "spec": {"seed": "x"}}'
+    ),
+    "points that are no words": lambda made: (cell_of(made) / "spec.json").write_text(
+        '{"points": {"a": [1]}, "spec": {"seed": 0}}'
+    ),
+    "done": lambda made: (cell_of(made) / "done.json").write_text("null"),
+    "cell half made": lambda made: (made / "cells" / "half").mkdir(),
+    "cells.json": lambda made: (made / "cells.json").write_text("{"),
+    "env.json": lambda made: (made / "env.json").write_text('{"sessions": 3}'),
+    "binary rows": lambda made: (cell_of(made) / "metrics.jsonl").write_bytes(b"\xff\x00\n"),
+    "deep JSON": lambda made: (cell_of(made) / "spec.json").write_text("[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_listed_on_a_page_of_what_is_sound(made, damage, capsys):
+    DAMAGE[damage](made)
+    assert main(["report", str(made)]) == 0
+    said = capsys.readouterr()
+    assert "Could not be used (1):" in said.out
+    assert "Traceback" not in said.err
+    text = (made / "report.html").read_text()
+    assert "Muon (SVD)" in text
+    assert "could not" in text.lower()
+
+
+def test_an_unfinished_cell_is_shown_as_far_as_it_came_without_its_torn_line(made):
+    name = write_cell(made, "Muon (q=2)", 0, losses("Muon (q=2)", 0, epochs=3), done=False)
+    append(made / "cells" / name / "metrics.jsonl", '{"event": "evaluation", "st')
+    answer = report(made)
+    assert answer["problems"] == []
+    text = (made / "report.html").read_text()
+    assert "1 of 9 cells are not finished" in text
+    assert "incomplete" in text
+    assert "Muon (q=2)" not in (made / "report" / "tables" / "final-losses.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"event": "evaluation", "step": 5, "epoch": 1.0, "seconds": NaN, "train_loss": 1.0}',
+        '{"event": "evaluation", "step": "five", "epoch": 1.0, "seconds": 1.0}',
+        '{"event": "evaluation"}',
+        '{"event": "evaluation", "step": 5, "epoch": 1e999, "seconds": 1.0, "train_loss": -1e999}',
+    ],
+)
+def test_rows_that_are_no_rows_are_left_out_and_counted(made, row):
+    name = write_cell(made, "Muon (q=2)", 0, losses("Muon (q=2)", 0), done=False)
+    append(made / "cells" / name / "metrics.jsonl", row + "\n")
+    (problem,) = report(made)["problems"]
+    assert problem["what"] == "1 of 12 rows lack what rows have"
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_number_of_any_kind_in_a_row_makes_a_page_all_the_same(made, done):
+    names = ["train_loss", "test_loss", "test_accuracy", "gradient_nuclear_norm", "lr"]
+    for name, value in itertools.product(names, ["x", None, True, [], {}, -1, 0, 10**400]):
+        row = {"event": "evaluation", "step": 200, "epoch": 20.0, "seconds": 99.0, name: value}
+        label = f"{name} {str(value)[:9]}"
+        write_cell(made, label, 0, [*losses(label, 0), row], done=done, spec={"first_width": 16})
+    report(made)
+    assert "train_loss" in (made / "report.html").read_text()
+    assert all(finite(path.read_text()) for path in (made / "report").rglob("*.*"))
+
+
+def test_mixed_versions_are_told(made):
+    about = json.loads((made / "env.json").read_text())
+    about["sessions"].append({**about["sessions"][0], "muonlab": "0.0.1"})
+    (made / "env.json").write_text(json.dumps(about))
+    head = json.loads((made / "study.json").read_text())
+    (made / "study.json").write_text(json.dumps({**head, "version": "0.0.1", "numerics": 0}))
+    text = text_of(made)
+    assert "Cells were run by different versions of muonlab: 0.0.1" in text
+    assert "Made by muonlab 0.0.1 with numerics 0" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "without a run in it: muonlab run quickstart makes one"),
+        ("{", "study.json must say what a run directory is"),
+        ('{"study": "x"}', "study.json must say what a run directory is"),
+        ("FORMAT", "must have the format 1, got"),
+    ],
+)
+def test_a_directory_that_is_no_run_is_an_error_in_one_line(made, tmp_path, content, words, capsys):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    if content == "FORMAT":
+        content = json.dumps({**json.loads((made / "study.json").read_text()), "format": 99})
+    if content is not None:
+        (folder / "study.json").write_text(content)
+    assert main(["report", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["missing", "file"])
+def test_what_is_no_directory_is_an_error_in_one_line(tmp_path, name, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["report", str(tmp_path / name)]) == 2
+    assert "which is no directory" in capsys.readouterr().err
+
+
+def test_an_empty_run_still_has_a_page(tmp_path):
+    text = text_of(write_run(tmp_path / "empty", []))
+    assert "0 of 0 done" in text
+
+
+# ---------------------------------------------------------------------------------------------------------------- index
+
+
+def test_an_index_lists_every_study_its_claims_and_what_is_damaged(tmp_path, capsys):
+    write_run(tmp_path / "q-ablation-small", OPTIMIZERS)
+    write_run(tmp_path / "deep" / "mlp", OPTIMIZERS, study="mlp-mnist")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "study.json").write_text("{")
+    assert main(["report", str(tmp_path), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["page"] == str(tmp_path / "index.html")
+    assert sum(answer["claims"].values()) == len(claims.ledger())
+    assert [problem["where"] for problem in answer["problems"]] == ["broken"]
+    text = (tmp_path / "index.html").read_text()
+    assert 'href="q-ablation-small/report.html"' in text
+    assert 'href="deep/mlp/report.html"' in text
+    assert all(Path(page).exists() for page in answer["pages"])
+
+
+def test_the_index_judges_by_the_run_that_says_most(tmp_path):
+    write_run(tmp_path / "a", OPTIMIZERS, profile="smoke")
+    write_run(tmp_path / "b", [*OPTIMIZERS, "Muon (q=2)"])
+    report(tmp_path)
+    text = (tmp_path / "index.html").read_text()
+    assert "q-ablation, small, subset" in text
+    assert "q-ablation, smoke, subset" not in text
+
+
+def test_a_directory_of_damaged_runs_only_is_an_error_in_one_line(tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "study.json").write_text("{")
+    assert main(["report", str(tmp_path)]) == 2
+    assert "no run in" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------------- command line
+
+
+def test_open_shows_the_page_in_a_browser(made, monkeypatch):
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    assert main(["report", str(made), "--open"]) == 0
+    assert opened == [(made / "report.html").resolve().as_uri()]
+
+
+def test_a_run_ends_by_naming_its_page(tmp_path, capsys):
+    words = ["run", "quickstart", "--out", str(tmp_path / "quick"), "--set", "steps=2", "epochs=none"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.rstrip().endswith(f"Page: {tmp_path / 'quick' / 'report.html'}")
+    session = json.loads((tmp_path / "quick" / "env.json").read_text())["sessions"][0]
+    assert session["rules"] == claims.digest()
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "quick" / "report.html")
+
+
+def test_a_page_that_cannot_be_made_does_not_lose_the_run(tmp_path, capsys):
+    out = tmp_path / "quick"
+    words = ["run", "quickstart", "--out", str(out), "--set", "steps=2", "epochs=none"]
+    assert main(words) == 0
+    shutil.rmtree(out / "report")
+    (out / "report").write_text("in the way")
+    capsys.readouterr()
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "No page could be made: a report writes into its run directory only" in said
+    assert "Done:" in said
+
+
+# --------------------------------------------------------------------------------------------------------------- speed
+
+
+@pytest.mark.parametrize(("places", "seeds"), [(5, 200), (200, 5)])
+def test_a_thousand_cells_become_a_page_within_thirty_seconds(tmp_path, places, seeds):
+    labels = [*OPTIMIZERS, "Muon (q=2)", *(f"lr={number}" for number in range(places - 5))]
+    folder = write_run(tmp_path / "large", labels, seeds)
+    begin = time.process_time()
+    report(folder)
+    assert time.process_time() - begin < 30
+    assert "1000 of 1000 done" in (folder / "report.html").read_text()
+    shutil.rmtree(folder)
