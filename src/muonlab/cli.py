@@ -139,11 +139,11 @@ def _page(folder: Path) -> dict[str, Any]:
         return {"page": None, "page_problem": said}
 
 
-def _report(folder: str, open: bool) -> Answer:
+def _report(folder: str, smoothing: int, open: bool) -> Answer:
     from muonlab import console
     from muonlab.report.publish import report
 
-    return report(folder, show=open), console.report
+    return report(folder, smoothing=smoothing, show=open), console.report
 
 
 def _explore(out: str, open: bool) -> Answer:

@@ -141,6 +141,8 @@ class Report:
 
     folder: Annotated[Positional[str], arg(metavar="DIR")]
     """What muonlab run named, or a directory that holds such."""
+    smoothing: int = 1
+    """Evaluations in a running mean of each curve; 1 is none."""
     open: bool = False
     """Open the page in a browser."""
     json: bool = False

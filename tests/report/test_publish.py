@@ -126,6 +126,20 @@ def test_a_page_is_made_again_only_when_something_has_changed(made):
     assert "Muon (q=2)" in (made / "report.html").read_text()
 
 
+def test_curves_are_smoothed_only_when_asked_and_the_page_says_so(made):
+    plain = text_of(made)
+    assert "smoothed" not in plain
+    assert main(["report", str(made), "--smoothing", "3"]) == 0
+    smooth = (made / "report.html").read_text()
+    assert "the running mean of 3 evaluations" in smooth
+    assert "the running mean" not in page_of(made).read_text()  # a run makes the plain one again
+
+
+def test_smoothing_below_one_is_refused(made, capsys):
+    assert main(["report", str(made), "--smoothing", "0"]) == 2
+    assert "smoothing must be at least 1, got 0" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 

@@ -18,11 +18,11 @@ from muonlab.report.values import Fact, Finding, Link, Page
 
 MOST_LINKS = 200
 """Cells whose files are linked; the others are in the same folder."""
-FILES = ("spec.json", "metrics.jsonl", "certificates.jsonl", "done.json", "failed.json")
+FILES = ("spec.json", "metrics.jsonl", "certificates.jsonl", "weights.safetensors", "done.json", "failed.json")
 
 
-def compose(found: Found) -> Page:
-    """Return all that the page of a run directory says."""
+def compose(found: Found, smoothing: int = 1) -> Page:
+    """Return all that the page of a run directory says; ``smoothing`` is that of the curves."""
     results = found.results
     study = studies().get(results.study)
     return Page(
@@ -35,7 +35,7 @@ def compose(found: Found) -> Page:
         facts=tuple(_facts(results)),
         environment=tuple(_environment(results.environments)),
         findings=findings({results.study: results}),
-        sections=sections(results),
+        sections=sections(results, smoothing),
         links=tuple(_links(results)),
         problems=found.problems,
     )

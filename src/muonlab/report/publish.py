@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from muonlab import __version__
+from muonlab import __version__, _checks
 from muonlab.lab import disk
 from muonlab.lab.results import Results
 from muonlab.lab.study import PROFILES
@@ -21,9 +21,10 @@ from muonlab.report.values import Entry, Finding, Index, Page, Problem
 PAGE = "report.html"
 PARTS = "report"
 INDEX = "index.html"
+LEDGER = "claims.json"
 
 
-def report(folder: str | os.PathLike[str], *, show: bool = False) -> dict[str, Any]:
+def report(folder: str | os.PathLike[str], *, smoothing: int = 1, show: bool = False) -> dict[str, Any]:
     """Write the page of a run directory, or those of all runs in a directory and an index over them.
 
     Beside ``report.html`` a folder ``report`` has the figures as SVG, the tables as Markdown and LaTeX, and the claims
@@ -31,6 +32,7 @@ def report(folder: str | os.PathLike[str], *, show: bool = False) -> dict[str, A
 
     Args:
         folder: what ``muonlab run`` named, or a directory that holds such.
+        smoothing: evaluations in a running mean of each curve; 1 is none.
         show: whether to open the page in a browser.
 
     Returns:
@@ -41,7 +43,8 @@ def report(folder: str | os.PathLike[str], *, show: bool = False) -> dict[str, A
     if not runs:
         what = "without a run in it" if root.is_dir() else "which is no directory"
         raise ValueError(f"a report is made of run directories, got {root} {what}: muonlab run quickstart makes one")
-    answer = _of_study(root) if runs == [root] else _of_all(root, runs)
+    _checks.integer("smoothing", smoothing, at_least=1)
+    answer = _of_study(root, smoothing) if runs == [root] else _of_all(root, runs, smoothing)
     if show:
         import webbrowser
 
@@ -53,24 +56,24 @@ def page_of(folder: Path) -> Path:
     """Return the page of a run directory; it is written unless it is there and nothing has changed since."""
     path, stamp = folder / PAGE, folder / PARTS / "made-of.json"
     try:
-        known = path.exists() and json.loads(stamp.read_bytes()) == _made_of(folder)
+        known = path.exists() and json.loads(stamp.read_bytes()) == _made_of(folder, 1)
     except (OSError, ValueError):
         known = False
-    return path if known else Path(_of_study(folder)["page"])
+    return path if known else Path(_of_study(folder, 1)["page"])
 
 
-def _of_study(folder: Path) -> dict[str, Any]:
-    page, _ = _write_page(folder)
+def _of_study(folder: Path, smoothing: int) -> dict[str, Any]:
+    page, _ = _write_page(folder, smoothing)
     return _answer(folder / PAGE, page.findings, page.problems)
 
 
-def _write_page(folder: Path) -> tuple[Page, Found]:
+def _write_page(folder: Path, smoothing: int) -> tuple[Page, Found]:
     from muonlab.report.compose import compose
     from muonlab.report.page import study_html
 
-    made_of = _made_of(folder)  # before reading: what changes meanwhile is new then
+    made_of = _made_of(folder, smoothing)  # before reading: what changes meanwhile is new then
     found = gather(folder)
-    page = compose(found)
+    page = compose(found, smoothing)
     _write_parts(_own(folder, PARTS), page)
     disk.write(folder / PAGE, study_html(page).encode())
     disk.write(folder / PARTS / "made-of.json", json.dumps(made_of).encode())
@@ -103,15 +106,15 @@ def _own(folder: Path, name: str) -> Path:
     return path
 
 
-def _made_of(folder: Path) -> dict[str, Any]:
-    """Return what a page depends on: version, rules, and the size and time of every file that it reads."""
+def _made_of(folder: Path, smoothing: int) -> dict[str, Any]:
+    """Return what a page depends on: version, rules, smoothing, and the size and time of every file that it reads."""
     names = ("*.json", "cells/*/*.json", "cells/*/*.jsonl")
     files = sorted(path for name in names for path in folder.glob(name))
     stats = {str(path.relative_to(folder)): [path.stat().st_mtime_ns, path.stat().st_size] for path in files}
-    return {"muonlab": __version__, "rules": digest(), "files": stats}
+    return {"muonlab": __version__, "rules": digest(), "smoothing": smoothing, "files": stats}
 
 
-def _of_all(root: Path, runs: Iterable[Path]) -> dict[str, Any]:
+def _of_all(root: Path, runs: Iterable[Path], smoothing: int) -> dict[str, Any]:
     from muonlab.report.compose import findings
     from muonlab.report.page import index_html
 
@@ -121,7 +124,7 @@ def _of_all(root: Path, runs: Iterable[Path]) -> dict[str, Any]:
     for run in runs:
         where = run.relative_to(root).as_posix()
         try:
-            page, found = _write_page(run)
+            page, found = _write_page(run, smoothing)
         except ValueError as error:
             problems.append(Problem(where, str(error)))
             continue
@@ -134,7 +137,21 @@ def _of_all(root: Path, runs: Iterable[Path]) -> dict[str, Any]:
         raise ValueError(f"no run in {root} could be read, got {problems[0].what} ({problems[0].where}), and so on")
     every = findings(best, whole=True)
     disk.write(root / INDEX, index_html(Index("Studies", tuple(entries), every, tuple(problems))).encode())
+    disk.write(root / LEDGER, (json.dumps(_ledger(entries, every), indent=2, ensure_ascii=False) + "\n").encode())
     return _answer(root / INDEX, every, problems) | {"pages": [str(root / entry.path) for entry in entries]}
+
+
+def _ledger(entries: Iterable[Entry], every: Iterable[Finding]) -> dict[str, Any]:
+    """Return the whole ledger for programs, with what each study was run with."""
+    return {
+        "rules": digest(),
+        "studies": [
+            {"study": entry.page.study, "profile": entry.page.profile, "status": entry.page.status}
+            | {"labels": entry.page.labels, "facts": {fact.name: fact.value for fact in entry.page.facts}}
+            for entry in entries
+        ],
+        "claims": [asdict(finding) for finding in every],
+    }
 
 
 def _weight(results: Results) -> tuple[bool, int, int]:

@@ -21,12 +21,17 @@ MOST_LAYER_FIGURES = 6
 _LOSSES = ("train_loss", "test_loss")
 
 
-def sections(results: Results) -> tuple[Section, ...]:
-    """Return what can be shown of a study: an interrupted one as far as it went."""
+def sections(results: Results, smoothing: int = 1) -> tuple[Section, ...]:
+    """Return what can be shown of a study: an interrupted one as far as it went.
+
+    Args:
+        results: of the study.
+        smoothing: evaluations in a running mean of each curve; 1 is none.
+    """
     begun = _places(cell for cell in results.cells if cell.metrics)
     done = _places(cell for cell in results.cells if cell.status == "done")
     parts = (
-        _training(results, begun, done),
+        _training(results, begun, done, smoothing),
         _rank(results, done),
         _costs(done),
         _bounds(done),
@@ -44,10 +49,10 @@ def _places(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
     return found
 
 
-def _training(results: Results, begun: Places, done: Places) -> Section | None:
+def _training(results: Results, begun: Places, done: Places, smoothing: int) -> Section | None:
     trained = _with(begun, "evaluation")
     finished = _with(done, "evaluation")
-    drawn = figures.training_figure("training", "Loss by epoch and by seconds of training", _curves(trained))
+    drawn = figures.training_figure("training", "Loss by epoch and by seconds of training", _curves(trained, smoothing))
     made = []
     if finished:
         made = [
@@ -55,9 +60,10 @@ def _training(results: Results, begun: Places, done: Places) -> Section | None:
             tables.losses_over_time(finished, results.study),
             tables.speed(finished),
         ]
-    return _section(
-        "training", "Training", "Losses by epoch show what an update does, by seconds what it costs.", [drawn], made
-    )
+    words = "Losses by epoch show what an update does, by seconds what it costs."
+    if smoothing > 1:
+        words += f" Curves are smoothed: the running mean of {smoothing} evaluations. Tables are not."
+    return _section("training", "Training", words, [drawn], made)
 
 
 def _with(places: Places, event: str) -> dict[str, list[CellResult]]:
@@ -69,12 +75,13 @@ def _with(places: Places, event: str) -> dict[str, list[CellResult]]:
     return {label: cells for label, cells in found.items() if cells}
 
 
-def _curves(places: Places) -> dict[tuple[str, str], list[Curve]]:
+def _curves(places: Places, smoothing: int) -> dict[tuple[str, str], list[Curve]]:
     found: dict[tuple[str, str], list[Curve]] = {}
     for metric in _LOSSES:
         for label, cells in places.items():
             runs = [cell.metrics for cell in cells]
-            for across, curve in (("epoch", by_epoch(label, runs, metric)), ("seconds", by_time(label, runs, metric))):
+            for across, aggregate in (("epoch", by_epoch), ("seconds", by_time)):
+                curve = aggregate(label, runs, metric, smoothing=smoothing)
                 if curve is not None:
                     found.setdefault((metric, across), []).append(curve)
     return found
