@@ -104,6 +104,19 @@ def test_a_link_that_leads_out_of_the_run_directory_is_refused(made, tmp_path, p
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "name", ["report.html", "report.html.part", "report/figures/training.svg", "report/claims.json"]
+)
+def test_a_link_in_the_place_of_a_file_is_replaced_and_not_written_through(made, tmp_path, name):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (made / name).parent.mkdir(parents=True, exist_ok=True)
+    (made / name).symlink_to(victim)
+    report(made)
+    assert victim.read_text() == "mine"
+    assert "<svg" in (made / "report.html").read_text()
+
+
 def test_figures_and_tables_that_are_no_longer_made_are_removed(made):
     report(made)
     old = made / "report" / "figures" / "old.svg"
@@ -180,6 +193,7 @@ def test_damage_is_listed_on_a_page_of_what_is_sound(made, damage, capsys):
     text = (made / "report.html").read_text()
     assert "Muon (SVD)" in text
     assert "could not" in text.lower()
+    assert str(made) not in text  # a page is sent to others
 
 
 def test_an_unfinished_cell_is_shown_as_far_as_it_came_without_its_torn_line(made):

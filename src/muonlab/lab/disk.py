@@ -15,8 +15,10 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def write(path: Path, content: bytes) -> None:
     """Write a small file as a whole or not at all."""
     part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
     try:
-        part.write_bytes(content)
+        with part.open("xb") as file:  # never through a link that someone has put there
+            file.write(content)
         settle(part, path)
     finally:
         part.unlink(missing_ok=True)

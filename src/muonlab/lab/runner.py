@@ -120,7 +120,8 @@ def _write_about(folder: Path, cells: Sequence[Planned], study: Study, notes: di
     sessions = sessions_of(folder)
     if begun:
         about = {"claims": list(study.claims), "items": list(study.items), **notes}
-        sessions.append({**environment(), **about, "command": [Path(sys.argv[0]).name, *sys.argv[1:]]})
+        program = Path(sys.argv[0]).name.replace("__main__.py", "muonlab")  # python -m muonlab
+        sessions.append({**environment(), **about, "command": [program, *sys.argv[1:]]})
         write_json(folder / "env.json", {"sessions": sessions})
     return len(sessions) - 1
 

@@ -135,8 +135,8 @@ def at_seconds(runs: Sequence[Rows], metric: str, seconds: Sequence[float]) -> l
 
 def slowest(groups: Iterable[Sequence[Rows]]) -> float | None:
     """Return the seconds of training of the slowest run; None if no run has any."""
-    ends = [row["seconds"] for runs in groups for rows in runs for row in rows[-1:] if _finite(row.get("seconds"))]
-    return max(ends, default=None)
+    seconds = [row["seconds"] for runs in groups for rows in runs for row in rows if _finite(row.get("seconds"))]
+    return max(seconds, default=None)
 
 
 def at_fractions(
@@ -196,4 +196,9 @@ def _near(ascending: Array, x: float) -> bool:
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float is
+        return False

@@ -49,7 +49,11 @@ class Evidence:
 
     def seconds_per_update(self, label: str) -> float:
         """Return the seconds of training per update, mean over runs."""
-        return _mean(label, "seconds", [[rows[-1]["seconds"] / rows[-1]["step"]] for rows in self.runs(label)])
+        times = [
+            [row["seconds"] / row["step"] for row in rows if row.get("step") and "seconds" in row][-1:]
+            for rows in self.runs(label)
+        ]
+        return _mean(label, "seconds", times)
 
     def summaries(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the final numbers of every finished cell, with its label."""

@@ -68,7 +68,7 @@ def _names(folder: Path, problems: list[Problem]) -> list[str]:
     try:
         ordered = listed(folder)
     except (ValueError, OSError) as error:
-        problems.append(Problem("cells.json", f"{error} (cells are shown by name)"))
+        problems.append(Problem("cells.json", f"{_words(error, folder)} (cells are shown by name)"))
         ordered = []
     return [*(name for name in ordered if name in there), *(name for name in there if name not in ordered)]
 
@@ -77,7 +77,7 @@ def _sessions(folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:
     try:
         return sessions_of(folder)
     except (ValueError, OSError) as error:
-        problems.append(Problem("env.json", str(error)))
+        problems.append(Problem("env.json", _words(error, folder)))
         return []
 
 
@@ -97,7 +97,7 @@ def _cell(path: Path, problems: list[Problem]) -> CellResult | None:
         cell = read_cell(path)
         cell.certificates()
     except (ValueError, OSError) as error:
-        problems.append(Problem(where, str(error)))
+        problems.append(Problem(where, _words(error, path.parent.parent)))
         return None
     wrong = _wrong(cell)
     if wrong:
@@ -108,6 +108,11 @@ def _cell(path: Path, problems: list[Problem]) -> CellResult | None:
         lost = len(cell.metrics) - len(rows)
         problems.append(Problem(f"{where}/metrics.jsonl", f"{lost} of {len(cell.metrics)} rows lack what rows have"))
     return replace(cell, metrics=rows)
+
+
+def _words(error: Exception, folder: Path) -> str:
+    """Return what an error says, with paths from the run directory: a page is sent to others."""
+    return str(error).replace(f"{folder}/", "")
 
 
 def _wrong(cell: CellResult) -> str:

@@ -94,7 +94,10 @@ def _write_parts(folder: Path, page: Page) -> None:
             if f"{part}/{old.name}" not in files and old.suffix in (".svg", ".md", ".tex"):
                 old.unlink()
     for name, text in files.items():
-        disk.write(folder / name, (text + "\n").encode())
+        path = folder / name
+        path.unlink(missing_ok=True)
+        with path.open("x", encoding="utf-8") as file:  # never through a link that someone has put there
+            file.write(text + "\n")
 
 
 def _own(folder: Path, name: str) -> Path:

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 
 Places = Mapping[str, Sequence[CellResult]]
 MOST_LAYER_FIGURES = 6
+BOUNDS = {
+    "paper": "paper",
+    "sharp": "sharp",
+    "corrected": "sharp, start corrected",
+    "floor": "alignment floor",
+    "floor_corrected": "floor, start corrected",
+    "sgdm_paper": "paper, SGD-M",
+    "sgdm_sharp": "sharp, SGD-M",
+    "sgdm_L_F": "sharp, SGD-M by L_F",
+}
+"""Bounds that are known before a run, as a legend names them; the others take numbers from it."""
 _LOSSES = ("train_loss", "test_loss")
 
 
@@ -129,8 +140,6 @@ def _costs(done: Places) -> Section | None:
 
 
 def _bounds(done: Places) -> Section | None:
-    from muonlab.lab.known_problems import FIXED_BOUNDS
-
     checked = [cell for cells in _with(done, "inequality").values() for cell in cells]
     if not checked:
         return None
@@ -140,11 +149,11 @@ def _bounds(done: Places) -> Section | None:
             "method": cell.points.get("method", ""),
             "measured": row.get("measured"),
             "bound": row.get("bound"),
-            "name": row["name"],
+            "name": BOUNDS[row["name"]],
         }
         for cell in checked
         for row in cell.metrics
-        if row["event"] == "inequality" and row["kind"] == "expected" and row["name"] in FIXED_BOUNDS
+        if row["event"] == "inequality" and row["kind"] == "expected" and row["name"] in BOUNDS
     ]
     words = "Runs on problems whose constants are known: every inequality of the proofs is checked, step by step."
     return _section("bounds", "Bounds", words, [figures.bounds_figure(rows)], [tables.bounds(checked)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from muonlab.report.values import Table
@@ -15,6 +16,7 @@ _LATEX = {
     "#": r"\#",
     "%": r"\%",
     "_": r"\_",
+    "|": r"\textbar{}",
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
     "<": r"\textless{}",
@@ -45,6 +47,8 @@ _LATEX = {
     "…": r"\dots{}",
 }
 _MARKDOWN = "\\`*_[]<>|~$&"
+_BLOCK = re.compile(r"^(\d*)([#+=.)-])")
+"""What makes of a line of Markdown a heading, a rule or an entry of a list, when it is the first sign."""
 _LATIN = 0x24F
 """The last letter that LaTeX prints without a package for another script."""
 
@@ -66,9 +70,9 @@ def to_markdown(table: Table) -> str:
     lines = [[*map(markdown_text, table.header)], *([markdown_text(table.text(c)) for c in row] for row in table.rows)]
     rows = [f"| {' | '.join(cells)} |" for cells in lines]
     body = "\n".join([rows[0], f"|{'|'.join(rule)}|", *rows[1:]])
-    return "\n\n".join(
-        part for part in (f"**{markdown_text(table.title)}**", body, markdown_text(table.caption)) if part
-    )
+    title = markdown_text(table.title)
+    caption = _BLOCK.sub(r"\1\\\2", markdown_text(table.caption))
+    return "\n\n".join(part for part in (f"**{title}**" if title else "", body, caption) if part)
 
 
 def to_latex(table: Table) -> str:
@@ -110,22 +114,25 @@ def to_latex(table: Table) -> str:
 
 def latex_text(text: str) -> str:
     """Return text that LaTeX prints as it is; what it has no sign for is written by its number."""
-    return "".join(_latex_letter(letter) for letter in " ".join(text.split()))
+    return "".join(_latex_letter(letter) for letter in _line(text))
 
 
 def markdown_text(text: str) -> str:
     """Return text that Markdown prints as it is, on one line."""
-    line = " ".join(text.split())
-    return "".join(f"\\{letter}" if letter in _MARKDOWN else letter for letter in line if letter.isprintable())
+    return "".join(f"\\{letter}" if letter in _MARKDOWN else letter for letter in _line(text))
+
+
+def _line(text: str) -> str:
+    """Return what of a text can be printed, with single blanks."""
+    return " ".join("".join(letter for letter in text if letter.isprintable() or letter.isspace()).split())
 
 
 def _latex_row(cells: Iterable[str]) -> str:
-    return " & ".join(map(latex_text, cells)) + r" \\"
+    row = " & ".join(map(latex_text, cells)) + r" \\"
+    return f"{{}}{row}" if row[0] in "[*" else row  # else the rule or the row before takes it for its option
 
 
 def _latex_letter(letter: str) -> str:
     if letter in _LATEX:
         return _LATEX[letter]
-    if not letter.isprintable():
-        return ""
     return letter if ord(letter) <= _LATIN else f"U+{ord(letter):04X}"

@@ -56,7 +56,7 @@ def _floor(schedule: Schedule, r: int, power: int) -> float:
     s_max = schedule_error(schedule, 0.0).s_max
     if not 0 < s_max < math.inf:
         return 0.0
-    steps = Steps.of(schedule)
+    steps = _steps(schedule)
     mu = _best_multiplier(schedule, r, power)
     return max(0.0, _verified_minimum(steps, mu, r, power, s_max)) / s_max
 
@@ -116,6 +116,12 @@ class Steps:
                 high = np.where(inside, np.maximum(high, fx), high)
             a, b = low, high
         return a, b
+
+
+@lru_cache(maxsize=256)
+def _steps(schedule: Schedule) -> Steps:
+    """Prepare a schedule once for all ranks and prescales: the exact ranges take as long as a floor."""
+    return Steps.of(schedule)
 
 
 def _relative_rounding(p: Polynomial, rounding: float, low: Fraction, high: Fraction) -> float:

@@ -1,0 +1,96 @@
+"""Matplotlib's SVG made plain: attributes for styles, ids that begin with a name, ink from the page."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+INK = "#010203"
+"""Stands for the page's own colour while matplotlib draws; nothing else may have it."""
+
+_SVG = "{http://www.w3.org/2000/svg}"
+_LINK = "{http://www.w3.org/1999/xlink}href"
+_ELEMENTS = {"svg", "g", "defs", "path", "use", "clipPath", "rect", "text", "tspan"}
+_ATTRIBUTES = {
+    "id", "d", "x", "y", "width", "height", "transform", "clip-path", "href", "fill", "fill-opacity", "fill-rule",
+    "stroke", "stroke-width", "stroke-opacity", "stroke-linecap", "stroke-linejoin", "stroke-miterlimit",
+    "stroke-dasharray", "stroke-dashoffset", "opacity", "text-anchor", "font-size", "font-style", "font-weight",
+}  # fmt: skip
+
+
+def plain_svg(written: bytes, *, name: str, title: str, alt: str) -> str:
+    """Return matplotlib's SVG without styles, metadata and foreign names, for a page to hold.
+
+    Args:
+        written: as matplotlib has it.
+        name: begins every id.
+        title: of the drawing.
+        alt: its description.
+    """
+    root = ET.fromstring(written)
+    box = root.get("viewBox", "")
+    _tidy(root, frozenset(re.findall(r'(?:href="|url\()#([^")]+)', written.decode())), name)
+    root.attrib.clear()
+    root.attrib |= {"xmlns": _SVG[1:-1], "viewBox": box, "role": "img", "aria-labelledby": f"{name}-title {name}-desc"}
+    root.attrib |= {"font-family": "system-ui, sans-serif", "stroke-linejoin": "round", "stroke-linecap": "butt"}
+    for place, (tag, words) in enumerate((("title", title), ("desc", alt))):
+        element = ET.Element(tag, {"id": f"{name}-{tag}"})
+        element.text = words
+        root.insert(place, element)
+    return ET.tostring(root, encoding="unicode", short_empty_elements=True)
+
+
+def _tidy(element: ET.Element, used: frozenset[str], name: str) -> None:
+    element.tag = element.tag.removeprefix(_SVG)
+    if element.tag not in ("text", "tspan"):
+        element.text = None
+    element.tail = None
+    found = {key.removeprefix(_SVG): value for key, value in element.attrib.items()} | _unstyled(
+        element.get("style", "")
+    )
+    found["href"] = element.get(_LINK, "")
+    if found.get("id") not in used:
+        found.pop("id", None)
+    element.attrib.clear()
+    for key, value in found.items():
+        if key in _ATTRIBUTES and value and not value.startswith("rotate(-0 "):
+            element.set(key, _value(key, value, name))
+    for child in list(element):
+        _tidy(child, used, name)
+        if child.tag not in _ELEMENTS or _unseen(child):
+            element.remove(child)
+
+
+def _unseen(element: ET.Element) -> bool:
+    empty = element.tag in ("g", "defs") and len(element) == 0
+    return empty or (element.tag == "path" and element.get("fill") == "none" and "stroke" not in element.attrib)
+
+
+def _unstyled(style: str) -> dict[str, str]:
+    """Return the declarations of a style as attributes; the family is the page's."""
+    found = dict(part.split(":", 1) for part in style.split(";") if ":" in part)
+    pairs = {key.strip(): value.strip() for key, value in found.items()}
+    for word in pairs.pop("font", "").split("'")[0].split():
+        size = re.fullmatch(r"([\d.]+)(?:px)?(?:/\S+)?", word)
+        if size and (word.endswith("px") or "px/" in word):
+            pairs["font-size"] = size[1]
+        elif word in ("italic", "oblique"):
+            pairs["font-style"] = word
+        elif word in ("bold", "bolder", "lighter") or re.fullmatch(r"[1-9]00", word):
+            pairs["font-weight"] = word
+    return pairs
+
+
+def _value(key: str, value: str, name: str) -> str:
+    if key == "id":
+        return f"{name}-{value}"
+    if value == INK:
+        return "currentColor"
+    if "#" in value and key in ("href", "clip-path"):
+        return value.replace("#", f"#{name}-")
+    if key == "font-size":
+        return value.removesuffix("px")
+    if key in ("fill", "stroke"):
+        return value
+    rounded = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value)
+    return " ".join(rounded.split())

@@ -1,0 +1,127 @@
+"""A real browser for the pages: opened from a file, and watched for errors and for requests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE = 10_000
+
+
+@dataclass
+class Opened:
+    """A page in the browser; ``errors`` and ``requests`` must be empty when the test ends."""
+
+    page: Any
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    listeners: dict[str, Callable[[Any], None]] = field(default_factory=dict, repr=False)
+
+    def forget(self) -> None:
+        """Listen no longer, so that the window can serve another test."""
+        for event, listener in self.listeners.items():
+            self.page.remove_listener(event, listener)
+
+
+def missing(reason: str) -> NoReturn:
+    """Skip what needs the browser; with MUONLAB_REQUIRE=browser that is a failure."""
+    if "browser" in os.environ.get("MUONLAB_REQUIRE", "").split(","):
+        pytest.fail(f"{reason}, and MUONLAB_REQUIRE asks for it")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright is not installed")
+    found = [os.environ.get("MUONLAB_CHROMIUM", ""), *(shutil.which(name) for name in BROWSERS)]
+    path = next((path for path in found if path), None)
+    if path is None:
+        missing(f"none of {', '.join(BROWSERS)} is on the path and MUONLAB_CHROMIUM names no browser")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Windows:
+    """Windows of the browser, kept when a test is over: a new one costs more than most tests."""
+
+    browser: Any
+    free: dict[bool, list[Any]] = field(default_factory=lambda: {False: [], True: []})
+
+    def take(self, touch: bool) -> Any:
+        return self.free[touch].pop() if self.free[touch] else self.browser.new_context(has_touch=touch).new_page()
+
+
+@pytest.fixture(scope="session")
+def windows(chromium: Any) -> Windows:
+    return Windows(chromium)
+
+
+@pytest.fixture
+def open_page(windows: Windows, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """Open HTML, or a file of it, by file://; at the end no error may have been told and nothing been asked for."""
+    all_opened: list[tuple[bool, Opened]] = []
+
+    def open_(
+        html: str | Path, *, width: int = 1280, height: int = 900, dark: bool = False, touch: bool = False
+    ) -> Opened:
+        path = tmp_path / f"page-{len(all_opened)}.html" if isinstance(html, str) else html
+        if isinstance(html, str):
+            path.write_text(html, encoding="utf-8", newline="")
+        opened = Opened(windows.take(touch))
+        all_opened.append((touch, opened))
+        opened.page.set_default_timeout(PATIENCE)
+        opened.page.set_viewport_size({"width": width, "height": height})
+        scheme = "dark" if dark else "light"
+        opened.page.emulate_media(media="screen", color_scheme=scheme, reduced_motion="reduce")
+        _watch(opened, path.resolve().as_uri())
+        opened.page.goto(path.resolve().as_uri())
+        return opened
+
+    yield open_
+    for touch, opened in all_opened:
+        opened.forget()
+        opened.page.mouse.move(0, 0)
+        opened.page.goto("about:blank")
+        opened.page.context.clear_permissions()
+        windows.free[touch].append(opened.page)
+    assert [opened.errors for _, opened in all_opened if opened.errors] == []
+    assert [opened.requests for _, opened in all_opened if opened.requests] == []
+
+
+def _watch(opened: Opened, address: str) -> None:
+    def asked(request: Any) -> None:
+        if request.url.partition("#")[0] != address:
+            opened.requests.append(request.url)
+
+    def told(message: Any) -> None:
+        if message.type == "error":
+            opened.errors.append(message.text)
+
+    def failed(error: Any) -> None:
+        opened.errors.append(str(error))
+
+    opened.listeners |= {"request": asked, "console": told, "pageerror": failed}
+    for event, listener in opened.listeners.items():
+        opened.page.on(event, listener)

@@ -1,0 +1,301 @@
+"""Drawings: plain, self-contained, the same every time, and true to their numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from xml.etree import ElementTree as ET
+
+import matplotlib
+import numpy as np
+import pytest
+
+from muonlab.report import drawing
+from muonlab.report.drawing import (
+    MOST_ALT,
+    Traced,
+    clean,
+    finish,
+    legend,
+    name_axes,
+    number,
+    numbers,
+    power,
+    sheet,
+    short,
+)
+from muonlab.report.plain_svg import INK, plain_svg
+from muonlab.report.style import Look
+
+RED = "#dd3377"
+LOOK = Look(RED, "o")
+HOSTILE = [
+    "$x^2$", "$\\frac{1}{", "a $ b", "<script>alert(1)</script>", "&amp; & &#0;", "a_b^c", "\\LaTeX \\",
+    "😀 漢字 عربي हिन्दी",
+    "two\nlines\r\n\ttabs", "\x00\x07\x1b[31m", "\ud800 lone", "\ufffe\uffff", "\u202eturned", "]]>", "<!-- -->",
+    "x" * 5000, "", " ", "_hidden", "__", "url(javascript:x)", "%s {0} {x}", '"quoted\'',
+]  # fmt: skip
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def draw(
+    x=(1.0, 2.0, 3.0, 4.0), y=(1.0, 3.0, 2.0, 5.0), label="a", name="fig", x_scale="linear", y_scale="linear", **words
+):
+    x, y = numbers(x, x_scale), numbers(y, y_scale)
+    with sheet(3) as canvas:
+        axes = canvas.subplots()
+        name_axes(axes, words.get("x_name", "x"), words.get("y_name", "y"), x_scale=x_scale, y_scale=y_scale)
+        line = drawing.trace(axes, x, y, LOOK)
+        legend(canvas, [(label, line)])
+        traced = Traced(
+            axes, words.get("x_name", "x"), words.get("y_name", "y"), [drawing.series(label, x, y, colour=RED)]
+        )
+        title, alt = words.get("title", "Title"), words.get("alt", "Alt")
+        return finish(canvas, [traced], name=name, title=title, alt=alt, caption="Caption")
+
+
+def texts(svg):
+    return ["".join(element.itertext()) for element in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def paths(svg, colour):
+    """Return the vertices of every clipped line of a colour."""
+    found = []
+    for path in ET.fromstring(svg).iter(f"{SVG}path"):
+        if path.get("stroke") == colour and path.get("fill") == "none" and path.get("clip-path"):
+            found.append(
+                [tuple(map(float, pair)) for pair in re.findall(r"[ML] ?(\S+) (\S+?)(?=[ML]|\s|$)", path.get("d"))]
+            )
+    return found
+
+
+def placed(panel, x, y):
+    """Return where the panel says that a point lies."""
+    along = []
+    for value, (low, high), scale in ((x, panel.x_range, panel.x_scale), (y, panel.y_range, panel.y_scale)):
+        by = math.log10 if scale == "log" else float
+        along.append((by(value) - by(low)) / (by(high) - by(low)))
+    left, top, right, bottom = panel.box
+    return left + along[0] * (right - left), bottom - along[1] * (bottom - top)
+
+
+def assert_plain(svg, name):
+    assert svg.startswith("<svg ")
+    root = ET.fromstring(svg)
+    assert root.get("role") == "img"
+    assert root.get("width") is None
+    assert len(root.get("viewBox").split()) == 4
+    ids = [element.get("id") for element in root.iter() if element.get("id")]
+    assert len(set(ids)) == len(ids)
+    assert set(root.get("aria-labelledby").split()) <= set(ids)
+    for element in root.iter():
+        assert element.tag.removeprefix(SVG) in {
+            "svg",
+            "g",
+            "defs",
+            "path",
+            "use",
+            "clipPath",
+            "rect",
+            "text",
+            "title",
+            "desc",
+        }
+        for key, value in element.attrib.items():
+            assert key != "style"
+            assert not key.lower().startswith("on")
+            assert "{" not in key, "no foreign namespaces"
+            assert INK not in value
+            if key == "id":
+                assert value.startswith(f"{name}-")
+            if key == "href":
+                assert value.removeprefix("#") in ids
+            if "url(" in value:
+                assert re.fullmatch(r"url\(#(.+)\)", value)[1] in ids
+            if key in ("d", "x", "y", "transform"):
+                assert not re.search(r"nan|inf", value, re.IGNORECASE)
+    assert not re.search(r"<!|<\?|xlink|<style|#000000", svg)
+
+
+def test_a_drawing_is_plain_and_says_what_it_is():
+    figure = draw(title="A <title> & more", alt="What is seen")
+    assert_plain(figure.svg, "fig")
+    root = ET.fromstring(figure.svg)
+    assert root.find(f"{SVG}title").text == "A <title> & more" == figure.title
+    assert root.find(f"{SVG}desc").text == "What is seen" == figure.alt
+
+
+def test_axes_and_words_take_the_ink_of_the_page():
+    root = ET.fromstring(draw().svg)
+    assert all(element.get("fill") == "currentColor" for element in root.iter(f"{SVG}text"))
+    strokes = {element.get("stroke") for element in root.iter() if element.get("stroke")}
+    assert strokes == {"currentColor", RED}
+    assert root.get("font-family") == "system-ui, sans-serif"
+    grid = [element.get("stroke-opacity") for element in root.iter(f"{SVG}path") if element.get("stroke-opacity")]
+    assert grid
+    assert all(float(value) < 0.3 for value in grid)
+    assert not any(element.get("fill") in ("#ffffff", "white") for element in root.iter())
+
+
+def test_the_same_numbers_give_the_same_bytes_whatever_the_user_has_set():
+    first = draw(label="$1 & 😀")
+    before = dict(matplotlib.rcParams)
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "path", "text.usetex": True}):
+        assert draw(label="$1 & 😀") == first
+        assert matplotlib.rcParams["font.size"] == 30
+    assert dict(matplotlib.rcParams) == before
+    assert draw(label="$1 & 😀", name="other").svg != first.svg
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_hostile_words_stay_words(label, caplog):
+    figure = draw(label=label, x_name=label, y_name=label, title=label, alt=label)
+    assert_plain(figure.svg, "fig")
+    said = texts(figure.svg)
+    if clean(label):
+        assert short(label) in said
+    assert "".join(said).count("$") == short(label).count("$") + short(label, 60).count("$") + short(label, 40).count(
+        "$"
+    )
+    assert figure.panels[0].series[0].label == clean(label) == figure.panels[0].x_name
+    assert len(figure.alt) <= MOST_ALT
+    assert not caplog.records
+    figure.svg.encode()
+
+
+def test_many_long_labels_still_leave_room_for_the_axes():
+    with sheet(3) as canvas:
+        axes = canvas.subplots()
+        lines = [drawing.trace(axes, np.arange(3.0), np.arange(3.0) + i, LOOK) for i in range(12)]
+        legend(canvas, [(f"{i} " + "w" * 300, line) for i, line in enumerate(lines)])
+        figure = finish(canvas, [Traced(axes, "x", "y", [])], name="long", title="", alt="", caption="")
+    left, top, right, bottom = figure.panels[0].box
+    assert right - left > 200
+    assert bottom - top > 100
+    assert sum("…" in text for text in texts(figure.svg)) == 12
+
+
+@pytest.mark.parametrize("scales", [("linear", "linear"), ("log", "linear"), ("linear", "log"), ("log", "log")])
+def test_the_panel_places_points_where_they_are_drawn(scales):
+    x, y = (1.0, 2.0, 30.0, 400.0), (0.5, 300.0, 2.0, 50.0)
+    figure = draw(x, y, x_scale=scales[0], y_scale=scales[1])
+    panel = figure.panels[0]
+    (line,) = paths(figure.svg, RED)
+    assert len(line) == 4
+    for drawn, a, b in zip(line, x, y, strict=True):
+        assert drawn == pytest.approx(placed(panel, a, b), abs=0.03)
+        assert panel.box[0] <= drawn[0] <= panel.box[2]
+        assert panel.box[1] <= drawn[1] <= panel.box[3]
+    assert (panel.x_scale, panel.y_scale) == scales
+    assert panel.series[0].x == x
+    assert panel.series[0].y == y
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_numbers_that_cannot_be_drawn_leave_a_gap(scale):
+    y = [1.0, 2.0, math.nan, math.inf, -math.inf, None, "text", 1.7e308, 10**400, True, 3.0, 4.0]
+    figure = draw(range(12), y, y_scale=scale)
+    assert_plain(figure.svg, "fig")
+    assert figure.panels[0].series[0].x == (0.0, 1.0, 10.0, 11.0)
+    assert figure.panels[0].series[0].y == (1.0, 2.0, 3.0, 4.0)
+    (line,) = paths(figure.svg, RED)
+    assert len(line) == 4
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -3.5, 1e-300, 1e140, 5e-324])
+def test_a_single_or_constant_value_can_be_drawn(value):
+    for x in ((1.0,), (1.0, 2.0)):
+        panel = draw(x, [value] * len(x)).panels[0]
+        assert all(map(math.isfinite, (*panel.box, *panel.x_range, *panel.y_range)))
+        assert panel.y_range[0] < panel.y_range[1]
+
+
+@pytest.mark.parametrize("level", [1e-149, 1e-120, 2.0, 1e149])
+def test_a_log_axis_of_values_that_differ_by_rounding_has_a_range_about_them(level):
+    panel = draw((1, 2), (level, np.nextafter(level, math.inf)), y_scale="log").panels[0]
+    assert panel.y_range == pytest.approx((level / 1.5, level * 1.5))
+
+
+def test_nothing_below_zero_is_drawn_on_a_log_axis():
+    series = draw((1, 2, 3), (0.0, -1.0, 5.0), y_scale="log").panels[0].series
+    assert [(one.x, one.y) for one in series] == [((3.0,), (5.0,))]
+
+
+def test_series_are_thinned_but_keep_both_ends():
+    x = np.arange(1000.0)[::-1]
+    one = drawing.series("a", x, x**2, np.full(1000, np.nan), colour=RED)
+    assert len(one.x) == 60
+    assert (one.x[0], one.x[-1], one.y[-1]) == (0.0, 999.0, 999.0**2)
+    assert list(one.x) == sorted(one.x)
+    assert set(one.spread) == {0.0}
+    assert drawing.series("a", np.array([]), np.array([]), colour=RED).x == ()
+
+
+def test_arrays_and_lists_are_read_alike():
+    values = [1.0, math.inf, 1e200, -2.0, 0.0]
+    for scale in ("linear", "log"):
+        np.testing.assert_array_equal(numbers(values, scale), numbers(np.array(values), scale))
+    given = np.array([1.0, math.inf])
+    numbers(given)
+    assert given[1] == math.inf
+    assert math.isnan(number(None))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "1st", 'x"onload', "a_b", "ä"])
+def test_a_name_that_is_no_anchor_is_refused(name):
+    with pytest.raises(ValueError, match="letters, digits and hyphens"):
+        draw(name=name)
+
+
+def test_log_ticks_are_plain_text():
+    said = texts(draw((1, 10), (1e-9, 1e4), y_scale="log").svg)
+    assert {"10⁻⁸", "10⁴"} & set(said)
+    assert not any("mathdefault" in text for text in said)
+    assert [power(value) for value in (1e-7, 3e5, 1000.0, 0.002, 0.0, -1.0)] == [
+        "10⁻⁷",
+        "3×10⁵",
+        "1000",
+        "0.002",
+        "",
+        "",
+    ]
+
+
+def test_short_words_are_kept_and_long_ones_end_in_an_ellipsis():
+    assert short("abc", 3) == "abc"
+    assert short("abcd", 3) == "ab…"
+    assert clean("a\x00b \n c") == "a\ufffdb c"
+
+
+def test_styles_of_the_drawing_become_attributes_and_the_rest_goes():
+    written = b"""<?xml version="1.0"?><!DOCTYPE svg><svg xmlns="http://www.w3.org/2000/svg" width="1pt"
+      viewBox="0 0 9 9" xmlns:xlink="http://www.w3.org/1999/xlink" onload="x()"><metadata>m</metadata>
+      <style>*{}</style><script>x()</script><!-- c --><g id="unused"><text x="1.23456" onclick="x()"
+      style="font: italic 700 12.5px 'A', serif; text-anchor: end; fill: #010203">hi</text></g>
+      <image xlink:href="http://host/a.png"/><foreignObject/><defs><path id="m" d="M 0 0 \nL 1.005 2"/></defs>
+      <use xlink:href="#m" style="stroke: #dd3377; behavior: url(x); position: fixed"/>
+      <a xlink:href="http://x"><path d="M 0 0"/></a></svg>"""
+    svg = plain_svg(written, name="n", title="t", alt="a")
+    assert_plain(svg, "n")
+    assert not re.search("host|script|image|behavior|position|metadata|http://x|unused", svg)
+    text = next(ET.fromstring(svg).iter(f"{SVG}text"))
+    assert text.attrib == {
+        "x": "1.23", "font-size": "12.5", "font-style": "italic", "font-weight": "700", "text-anchor": "end",
+        "fill": "currentColor",
+    }  # fmt: skip
+    assert next(ET.fromstring(svg).iter(f"{SVG}use")).attrib == {"href": "#n-m", "stroke": RED}
+
+
+def test_a_legend_reads_by_rows():
+    with sheet(3) as canvas:
+        axes = canvas.subplots()
+        names = [f"label number {i}" for i in range(8)]
+        legend(canvas, [(name, drawing.trace(axes, np.arange(2.0), np.arange(2.0), LOOK)) for name in names])
+        figure = finish(canvas, [], name="rows", title="", alt="", caption="")
+    places = {}
+    for text in ET.fromstring(figure.svg).iter(f"{SVG}text"):
+        if (text.text or "").startswith("label"):
+            at = text.get("transform") or f"{text.get('x')} {text.get('y')}"
+            x, y = map(float, re.findall(r"-?[\d.]+", at)[:2])
+            places[text.text] = (y, x)
+    assert sorted(places, key=places.__getitem__) == names

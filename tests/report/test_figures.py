@@ -1,0 +1,514 @@
+"""Figures of the report: their numbers are those given, their words say what is seen."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+import time
+from functools import cache
+from itertools import pairwise
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+from muonlab.lab.slopes import rank_slopes
+from muonlab.polynomials import Polynomial, Schedule, preset, taylor
+from muonlab.report.curves import Curve
+from muonlab.report.figures import (
+    bounds_figure,
+    cost_figure,
+    frontier_figure,
+    layers_figure,
+    rank_figure,
+    response_figure,
+    tau_phi_figure,
+    training_figure,
+)
+from muonlab.report.style import looks
+
+SVG = "{http://www.w3.org/2000/svg}"
+BAD = "<b>$x_1$ & \\ 😀\n" + "long " * 40
+OPTIMIZERS = ["SGD-M", "Muon (q=1)", "Muon (q=3)", "Muon (SVD)"]
+
+
+def curve(label, level, *, n=12, runs=3, scale=1.0):
+    x = np.arange(1.0, n + 1) * scale
+    return Curve(label, x, level + np.sin(np.arange(n) * 2.5) * 0.3, np.full(n, 0.05) if runs > 1 else None, runs)
+
+
+@cache
+def losses(scale="linear", runs=3):
+    """Curves of four optimizers, and their figure; drawn once."""
+    return training(scale=scale, runs=runs)
+
+
+def training(labels=OPTIMIZERS, *, acrosses=("epoch", "seconds"), name="losses", scale="linear", **options):
+    curves = {
+        (metric, across): [curve(label, 1.0 + i + j / 2, scale=7.0 if across == "seconds" else 1.0, **options)
+                           for i, label in enumerate(labels)]
+        for j, metric in enumerate(("train_loss", "test_loss")) for across in acrosses
+    }  # fmt: skip
+    return curves, training_figure(name, "Losses", curves, scale=scale)
+
+
+def cost_rows():
+    shapes = [(64, 216), (768, 768), (256, 2304), (256, 512)]
+    return [
+        {"m": m, "n": n, "predicted_ratio": 2.0 + i, "measured_ratio": 3.0 + i * i, "svd_seconds": 0.1 * (i + 1)}
+        | {"horner_seconds": 0.02 * (i + 1), "ours_seconds": 0.01 * (i + 1), "polar_seconds": 0.05 * (i + 1)}
+        for i, (m, n) in enumerate(shapes)
+    ]
+
+
+def bound_rows(problems=3, methods=("sgdm", "muon_q3", "muon_svd")):
+    return [
+        {"problem": f"problem {p}", "method": method, "measured": 0.1 * (p + 1) * (i + 1), "name": name}
+        | {"bound": 0.1 * (p + 1) * (i + 1) * factor}
+        for p in range(problems)
+        for i, method in enumerate(methods)
+        for name, factor in (("paper", 20.0), ("sharp", 4.0))
+    ]
+
+
+def certificate_rows(layers=("hidden.0.weight", "hidden.1.weight"), steps=(1, 11, 21)):
+    rows = []
+    for step in steps:
+        for i, name in enumerate(layers):
+            delta = 1 - 10.0 ** -(i / 5 + 2) / step
+            epsilon = 1 - math.sqrt(1 - delta)
+            rows.append(
+                {"event": "matrix", "step": step, "name": name, "delta": delta, "epsilon": epsilon, "rank": 3}
+                | {"chi": 1 / (1 - epsilon), "alignment": 0.8 - i / 50, "alignment_floor": 0.45, "descent": 0.7}
+            )
+        rows.append({"event": "whole", "step": step, "alignment": 0.79})
+    return rows
+
+
+def norms():
+    base = {"SGD-M": 0.3, "Muon (SVD)": 0.1, "Muon (q=3)": -0.1}
+    return {name: {r: [2 * r**w * f for f in (0.9, 1.0, 1.1)] for r in (128, 16, 64, 32)} for name, w in base.items()}
+
+
+def plans():
+    return [
+        {"m": m, "n": 768, "schedule": "taylor2 x3" if k == 3 else "polar_express(0.01)", "steps": k, "method": "gram"}
+        | {"prescale": "schatten4", "seconds": m * 1e-6 * k, "alignment": 1 - 0.3 * 0.5**k, "floor": 0.4 + k / 100}
+        for m in (768, 64)
+        for k in (5, 1, 3)
+    ]
+
+
+FIGURES = {
+    "training": lambda: losses()[1],
+    "log training": lambda: training(scale="log")[1],
+    "many curves": lambda: training([f"cell {i}" for i in range(15)], acrosses=("epoch",), runs=1)[1],
+    "rank": lambda: rank_figure(norms()),
+    "cost": lambda: cost_figure(cost_rows()),
+    "bounds": lambda: bounds_figure(bound_rows()),
+    "layers": lambda: layers_figure(certificate_rows()),
+    "tau and phi": lambda: tau_phi_figure([taylor(1), taylor(2), preset("jordan")]),
+    "response": lambda: response_figure([Schedule.repeat(taylor(2), 3), preset("polar_express").schedule(5)]),
+    "frontier": lambda: frontier_figure(plans()),
+}
+HOSTILE = {
+    "training": lambda: training([BAD, "b"], acrosses=("epoch",))[1],
+    "rank": lambda: rank_figure({BAD: {16: [1.0], 32: [2.0]}}),
+    "bounds": lambda: bounds_figure([row | {"problem": BAD, "name": BAD, "method": BAD} for row in bound_rows()]),
+    "layers": lambda: layers_figure(certificate_rows([BAD, "\x00"])),
+    "tau and phi": lambda: tau_phi_figure({BAD: taylor(2)}),
+    "response": lambda: response_figure({BAD: Schedule.repeat(taylor(2), 3)}),
+    "frontier": lambda: frontier_figure([row | {"schedule": BAD, "method": BAD, "m": BAD} for row in plans()]),
+}
+
+
+@cache
+def drawn(kind):
+    return FIGURES[kind]()
+
+
+def paths(svg, colour):
+    found = []
+    for path in ET.fromstring(svg).iter(f"{SVG}path"):
+        if path.get("stroke") == colour and path.get("fill") == "none" and path.get("clip-path"):
+            found.append(
+                [tuple(map(float, pair)) for pair in re.findall(r"[ML] ?(\S+) (\S+?)(?=[ML]|\s|$)", path.get("d"))]
+            )
+    return found
+
+
+def placed(panel, x, y):
+    along = []
+    for value, (low, high), scale in ((x, panel.x_range, panel.x_scale), (y, panel.y_range, panel.y_scale)):
+        by = math.log10 if scale == "log" else float
+        along.append((by(value) - by(low)) / (by(high) - by(low)))
+    left, top, right, bottom = panel.box
+    return left + along[0] * (right - left), bottom - along[1] * (bottom - top)
+
+
+def check_plain(figure):
+    root = ET.fromstring(figure.svg)
+    for element in root.iter():
+        assert element.tag.removeprefix(SVG) not in ("script", "style", "image", "foreignObject", "a", "metadata")
+        for key, value in element.attrib.items():
+            assert key != "style"
+            assert not key.startswith(("on", "{"))
+            assert key != "id" or value.startswith(figure.name)
+            assert key != "href" or value.startswith(f"#{figure.name}-")
+            assert not re.search(r"\b(nan|inf)\b", value)
+    assert root.find(f"{SVG}desc").text == figure.alt
+    _, _, width, height = map(float, root.get("viewBox").split())
+    for panel in figure.panels:
+        left, top, right, bottom = panel.box
+        assert 0 <= left < right <= width
+        assert 0 <= top < bottom <= height
+        for one in panel.series:
+            assert one.x
+            assert list(one.x) == sorted(one.x)
+            assert all(map(math.isfinite, (*one.x, *one.y, *(one.spread or ()))))
+            for x, y in zip(one.x, one.y, strict=True):
+                at = placed(panel, x, y)
+                assert left - 0.01 <= at[0] <= right + 0.01
+                assert top - 0.01 <= at[1] <= bottom + 0.01
+    return root
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_figures_are_plain_and_worded(kind):
+    figure = drawn(kind)
+    check_plain(figure)
+    assert 40 < len(figure.alt) <= 600
+    assert re.search(r"\d", figure.alt)
+    assert figure.caption.endswith(".")
+    assert all(len(one.x) <= 60 for panel in figure.panels for one in panel.series)
+    assert all(re.fullmatch(r"#[0-9a-f]{6}", one.colour) for panel in figure.panels for one in panel.series)
+
+
+@pytest.mark.parametrize("kind", ["log training", "rank", "cost", "bounds", "layers", "frontier"])
+def test_figures_are_the_same_every_time(kind):
+    assert FIGURES[kind]() == drawn(kind)
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_names_stay_text(make):
+    figure = make()
+    root = check_plain(figure)
+    said = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
+    assert any(text.startswith("<b>$x_1$ &") for text in said)
+    assert "<b>" not in figure.svg
+    assert all(len(text) <= 80 for text in said)
+
+
+def test_nothing_to_draw_is_none():
+    lost = {("train_loss", "epoch"): [Curve("a", np.array([1.0]), np.array([math.nan]), None, 1)]}
+    assert training_figure("t", "", {}) is None
+    assert training_figure("t", "", lost) is None
+    assert rank_figure({}) is rank_figure({"a": {16: [math.nan], 32: []}}) is None
+    assert cost_figure([]) is cost_figure([{"m": None, "n": 3}]) is cost_figure([{"m": 1, "n": 3}]) is None
+    assert bounds_figure([]) is bounds_figure([{"problem": "a", "method": "b", "measured": None, "bound": 1.0}]) is None
+    assert layers_figure([]) is layers_figure([{"event": "matrix", "step": 1, "name": "a", "delta": None}]) is None
+    assert tau_phi_figure([]) is response_figure([]) is None
+    assert frontier_figure([]) is frontier_figure([{"m": 1, "n": 1, "seconds": 0.0, "alignment": 0.5}]) is None
+
+
+def test_figures_need_neither_torch_nor_a_window():
+    code = (
+        "import sys, muonlab.report.figures as f; print({'torch', 'matplotlib.pyplot', 'tkinter'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_the_grid_of_losses_has_the_numbers_given():
+    curves, figure = losses()
+    names = [(panel.x_name, panel.y_name) for panel in figure.panels]
+    assert names == [(x, y) for x in ("epoch", "seconds of training") for y in ("train loss", "test loss")]
+    keys = [(metric, across) for across in ("epoch", "seconds") for metric in ("train_loss", "test_loss")]
+    for key, panel in zip(keys, figure.panels, strict=True):
+        for given, shown in zip(curves[key], panel.series, strict=True):
+            assert shown.label == given.label
+            assert shown.x == tuple(given.x)
+            assert shown.y == tuple(given.mean)
+            assert shown.spread == tuple(given.std)
+            assert shown.colour == looks(OPTIMIZERS)[given.label].colour
+
+
+def test_train_is_left_of_test_and_epochs_above_seconds():
+    a, b, c, d = (panel.box for panel in losses()[1].panels)
+    assert a[2] < b[0]
+    assert c[2] < d[0]
+    assert a[3] < c[1]
+    assert b[3] < d[1]
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_losses_are_drawn_where_the_panels_say(scale):
+    _, figure = losses(scale)
+    for label in OPTIMIZERS:
+        lines = paths(figure.svg, looks(OPTIMIZERS)[label].colour)
+        assert len(lines) == 4
+        for line, panel in zip(lines, figure.panels, strict=True):
+            one = next(one for one in panel.series if one.label == label)
+            np.testing.assert_allclose(
+                line, [placed(panel, x, y) for x, y in zip(one.x, one.y, strict=True)], atol=0.03
+            )
+    assert {panel.y_scale for panel in figure.panels} == {scale}
+
+
+def test_bands_are_there_only_for_several_runs():
+    def bands(figure):
+        return sum(path.get("fill-opacity") == "0.16" for path in ET.fromstring(figure.svg).iter())
+
+    assert bands(losses()[1]) == 4 * len(OPTIMIZERS)
+    alone = losses(runs=1)[1]
+    assert bands(alone) == 0
+    assert all(one.spread is None for panel in alone.panels for one in panel.series)
+    assert alone.caption.startswith("One run")
+
+
+def test_the_words_name_final_values_and_the_lowest():
+    curves, figure = losses()
+    first, lowest = curves["train_loss", "epoch"][1], curves["train_loss", "epoch"][0]
+    assert f"Muon (q=1) {first.mean[-1]:.3g}" in figure.alt
+    assert f"lowest: {lowest.label}" in figure.alt
+    assert "84 s" in figure.alt
+
+
+def test_losses_by_epoch_alone_take_one_row():
+    _, figure = training(acrosses=("epoch",))
+    assert [panel.x_name for panel in figure.panels] == ["epoch", "epoch"]
+    assert "Seconds" not in figure.caption
+
+
+def test_a_cell_of_the_grid_without_curves_is_said_and_not_a_panel():
+    curves, _ = losses()
+    figure = training_figure("t", "T", curves | {("test_loss", "seconds"): []})
+    assert len(figure.panels) == 3
+    assert "no test loss by seconds" in figure.svg
+
+
+def test_a_curve_that_diverged_is_drawn_as_far_as_it_goes_and_one_without_values_is_named():
+    x = np.arange(4.0)
+    some = [
+        Curve("half", x, np.array([1.0, 2.0, math.inf, math.nan]), None, 1),
+        Curve("lost", x, x * math.nan, None, 1),
+    ]
+    figure = training_figure("t", "T", {("train_loss", "epoch"): some})
+    assert [(one.label, one.y) for one in figure.panels[0].series] == [("half", (1.0, 2.0))]
+    assert "not drawn: lost" in figure.caption
+    assert "half 2" in figure.alt
+
+
+def test_more_than_twelve_curves_are_all_drawn_but_not_all_named():
+    figure = drawn("many curves")
+    said = ["".join(text.itertext()) for text in ET.fromstring(figure.svg).iter(f"{SVG}text")]
+    assert sum(text.startswith("cell") for text in said) == 12
+    assert len(figure.panels[0].series) == 15
+    assert "All 15 curves are drawn; the legend has the first 12." in figure.caption
+    colours = {one.colour for one in figure.panels[0].series}
+    assert sum(len(paths(figure.svg, colour)) for colour in colours) == 2 * 15
+
+
+def test_two_hundred_curves_are_quick_and_light():
+    start = time.process_time()
+    _, figure = training([f"cell {i}" for i in range(200)], n=200)
+    assert time.process_time() - start < 5
+    assert [len(panel.series) for panel in figure.panels] == [12] * 4
+    assert len(figure.svg) < 3_000_000
+    assert len(figure.alt) <= 600
+
+
+def test_the_rank_figure_shows_means_spreads_and_slopes():
+    figure = drawn("rank")
+    raw, normalised = figure.panels
+    assert (raw.x_scale, raw.y_scale, normalised.y_scale) == ("log", "log", "log")
+    for one, scaled in zip(raw.series, normalised.series, strict=True):
+        given = norms()[one.label]
+        assert one.x == (16.0, 32.0, 64.0, 128.0)
+        assert one.y == pytest.approx([np.mean(given[int(r)]) for r in one.x])
+        assert one.spread == pytest.approx([np.std(given[int(r)], ddof=1) for r in one.x])
+        assert scaled.y == pytest.approx(np.array(one.y) / np.sqrt(one.x))
+        assert scaled.spread == pytest.approx(np.array(one.spread) / np.sqrt(one.x))
+        slopes = rank_slopes([int(r) for r in one.x], one.y)
+        words = f"slopes {slopes.raw:.2f}, {slopes.normalised:.2f}".replace("-", "−")
+        assert f"{one.label}: {words}" in figure.svg
+        assert f"{one.label} {slopes.raw:.3g}" in figure.alt
+
+
+def test_fitted_lines_have_the_slope_that_the_legend_says():
+    figure = drawn("rank")
+    for panel, less in zip(figure.panels, (0.0, 0.5), strict=True):
+        fits = [line for line in paths(figure.svg, looks(["SGD-M"])["SGD-M"].colour) if len(line) > 2 or _long(line)]
+        inside = [line for line in fits if panel.box[0] <= line[0][0] <= panel.box[2]]
+        (x0, y0), (x1, y1) = inside[-1][0], inside[-1][-1]
+        left, top, right, bottom = panel.box
+        decades_x = (x1 - x0) / (right - left) * math.log10(panel.x_range[1] / panel.x_range[0])
+        decades_y = (y0 - y1) / (bottom - top) * math.log10(panel.y_range[1] / panel.y_range[0])
+        assert decades_y / decades_x == pytest.approx(0.3 - less, abs=0.01)
+
+
+def _long(line):
+    return abs(line[0][0] - line[-1][0]) > 50
+
+
+def test_a_very_steep_fit_can_be_drawn():
+    check_plain(rank_figure({"SGD-M": {10**6: [1e-140], 10**6 + 1: [1e140]}, "b": {1: [1e-149], 2: [1e149]}}))
+
+
+def test_one_rank_has_points_but_no_slope():
+    figure = rank_figure({"SGD-M": {16: [1.0]}})
+    assert "slope" not in figure.svg
+    assert figure.panels[0].series[0].spread is None
+
+
+def test_cost_points_are_the_ratios_of_each_shape():
+    ratios, seconds = drawn("cost").panels
+    given = {f"{row['m']}×{row['n']}": row for row in cost_rows()}
+    assert {one.label for one in ratios.series} == set(given)
+    for one in ratios.series:
+        assert (one.x, one.y) == ((given[one.label]["predicted_ratio"],), (given[one.label]["measured_ratio"],))
+    assert ratios.x_range == ratios.y_range, "the diagonal goes from corner to corner"
+    by_size = sorted(cost_rows(), key=lambda row: row["m"] * row["n"])
+    shown = {one.label: one.y for one in seconds.series}
+    assert shown["SVD"] == tuple(row["svd_seconds"] for row in by_size)
+    assert shown["steps, ours"] == tuple(row["ours_seconds"] for row in by_size)
+    assert len(shown) == 4
+
+
+def test_shapes_are_written_beside_their_points_and_do_not_overlap():
+    figure = drawn("cost")
+    labels = []
+    for text in ET.fromstring(figure.svg).iter(f"{SVG}text"):
+        if "×" in (text.text or "") and text.get("font-size") == "8":
+            labels.append((float(text.get("y")), text.text))
+    assert {words for _, words in labels} == {f"{row['m']}×{row['n']}" for row in cost_rows()}
+    assert all(abs(a[0] - b[0]) > 1 for a, b in pairwise(sorted(labels)))
+
+
+def test_cost_without_ratios_or_without_seconds_has_one_panel():
+    ratios = [{key: row[key] for key in ("m", "n", "predicted_ratio", "measured_ratio")} for row in cost_rows()]
+    seconds = [{key: value for key, value in row.items() if "ratio" not in key} for row in cost_rows()]
+    assert [panel.y_name for panel in cost_figure(ratios).panels] == ["measured SVD / steps"]
+    assert [panel.y_name for panel in cost_figure(seconds).panels] == ["seconds"]
+
+
+def test_bounds_lie_on_the_line_of_what_they_bound():
+    figure = drawn("bounds")
+    (panel,) = figure.panels
+    assert panel.x_scale == "log"
+    assert len(panel.series) == 9
+    first = panel.series[0]
+    assert first.x == pytest.approx((0.1, 0.4, 2.0))
+    assert len(set(first.y)) == 1
+    assert first.label == "problem 0, sgdm: measured 0.1, paper 2, sharp 0.4"
+    assert [one.y[0] for one in panel.series] == sorted((one.y[0] for one in panel.series), reverse=True)
+    assert "none are below it" in figure.alt
+
+
+def test_a_line_without_an_average_is_left_out_and_said():
+    figure = bounds_figure([*bound_rows(1), {"problem": "p", "method": "sgdm", "measured": None, "bound": 1.0}])
+    assert len(figure.panels[0].series) == 3
+    assert "1 without a positive finite average are left out." in figure.caption
+
+
+def test_a_bound_below_what_was_measured_is_said():
+    figure = bounds_figure([{"problem": "p", "method": "sgdm", "measured": 2.0, "bound": 1.0, "name": "sharp"}])
+    assert "1 is below it" in figure.alt
+
+
+@pytest.mark.parametrize("problems", [1, 20])
+def test_lines_of_the_bounds_keep_their_distance(problems):
+    figure = bounds_figure(bound_rows(problems))
+    (panel,) = figure.panels
+    heights = [placed(panel, one.x[0], one.y[0])[1] for one in panel.series]
+    assert len(heights) == 3 * problems
+    assert min(b - a for a, b in pairwise(heights)) > 11
+    said = ["".join(text.itertext()) for text in ET.fromstring(figure.svg).iter(f"{SVG}text")]
+    assert said.count("muon_q3") == problems
+
+
+def test_layers_show_their_certificates():
+    rows = certificate_rows()
+    panels = {panel.y_name: panel for panel in drawn("layers").panels}
+    assert list(panels) == ["1 − residual δ", "polar error ε", "factor χ", "alignment ρ/s"]
+    mine = [row for row in rows if row.get("name") == "hidden.1.weight"]
+    shown = {
+        name: next(one for one in panel.series if one.label == "hidden.1.weight") for name, panel in panels.items()
+    }
+    assert shown["1 − residual δ"].x == (1.0, 11.0, 21.0)
+    assert shown["1 − residual δ"].y == pytest.approx([1 - row["delta"] for row in mine])
+    assert shown["polar error ε"].y == tuple(row["epsilon"] for row in mine)
+    assert shown["factor χ"].y == tuple(row["chi"] for row in mine)
+    others = {one.label: one.y for one in panels["alignment ρ/s"].series}
+    assert others["hidden.1.weight, floor"] == (0.45,) * 3
+    assert others["whole network"] == (0.79,) * 3
+    assert (panels["1 − residual δ"].y_scale, panels["factor χ"].y_scale) == ("log", "log")
+
+
+def test_floors_are_dashed():
+    svg = drawn("layers").svg
+    dashed = [p for p in ET.fromstring(svg).iter(f"{SVG}path") if p.get("stroke-dasharray") and p.get("clip-path")]
+    assert len(dashed) == 3, "a floor for each of two layers, and the whole network"
+
+
+def test_null_and_missing_certificates_are_left_out():
+    rows = certificate_rows()
+    rows[0] |= {"delta": None, "chi": math.inf, "alignment": None, "descent": 0.6}
+    del rows[0]["epsilon"]
+    figure = layers_figure(
+        [*rows, {"event": "matrix"}, {"event": "network"}, {"event": "matrix", "step": "x", "name": 3}]
+    )
+    first = [panel.series[0] for panel in figure.panels]
+    assert [one.x for one in first] == [(11.0, 21.0)] * 3 + [(1.0, 11.0, 21.0)]
+    assert first[3].y[0] == 0.6
+
+
+def test_many_layers_have_thin_lines_and_a_short_legend():
+    figure = layers_figure(certificate_rows([f"blocks.{i}.attention.projection.weight" for i in range(50)]))
+    check_plain(figure)
+    assert "All 50 layers are drawn" in figure.caption
+    assert len(figure.panels[0].series) == 12
+    said = ["".join(text.itertext()) for text in ET.fromstring(figure.svg).iter(f"{SVG}text")]
+    assert len({text for text in said if text.startswith("blocks")}) == 12, "and all of them differ"
+
+
+def test_tau_and_phi_are_those_of_the_polynomials():
+    figure = tau_phi_figure([taylor(2), preset("jordan")])
+    tau, phi = figure.panels
+    for one, p in zip(tau.series, (taylor(2), preset("jordan").polynomial), strict=True):
+        assert one.y == pytest.approx([p.tau(x) for x in one.x])
+    shown = {one.label: one for one in phi.series}
+    assert shown["jordan"].y == pytest.approx([preset("jordan").polynomial.phi(u) for u in shown["jordan"].x])
+    assert shown["u^3"].y == pytest.approx(np.array(shown["u^3"].x) ** 3)
+    assert "τ(1) is taylor2 1" in figure.alt
+
+
+def test_phi_of_the_taylor_polynomials_lies_under_its_power():
+    phi = tau_phi_figure([taylor(3)]).panels[1]
+    power = next(one for one in phi.series if one.label == "u^4")
+    assert all(a <= b + 1e-12 for a, b in zip(phi.series[0].y, power.y, strict=True))
+
+
+def test_the_response_is_that_of_the_schedule():
+    F = Schedule.repeat(taylor(2), 3)
+    (panel,) = response_figure({"three": F}).panels
+    assert panel.x_scale == "log"
+    assert panel.series[0].y == pytest.approx([F(s) for s in panel.series[0].x])
+    assert (panel.series[0].x[0], panel.series[0].x[-1]) == pytest.approx((1e-4, 1.0))
+
+
+def test_a_schedule_that_overflows_is_drawn_where_it_is_finite():
+    wild = Schedule((Polynomial((1e60, 1e60)),) * 6)
+    assert response_figure({"wild": wild, "tame": Schedule.repeat(taylor(1), 2)}) is not None
+
+
+def test_the_frontier_names_every_choice():
+    (panel,) = drawn("frontier").panels
+    assert panel.x_scale == "log"
+    assert len(panel.series) == 6
+    by_label = {one.label: one for one in panel.series}
+    one = by_label["768×768: taylor2 × 3, schatten4, gram, floor 0.43"]
+    assert (one.x, one.y) == ((pytest.approx(768e-6 * 3),), (1 - 0.3 * 0.125,))
+    assert len({one.colour for one in panel.series}) == 2

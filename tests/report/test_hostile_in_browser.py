@@ -1,0 +1,103 @@
+"""Hostile strings in every place of a page, in a real browser: they are text, and nothing comes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from muonlab.report.page import index_html, study_html
+from muonlab.report.values import Entry, Fact, Link, Page, Problem, Section, Series
+from tests.report import pages
+from tests.report.hostile import HOSTILE
+from tests.report.pointing import point, tip
+
+pytestmark = pytest.mark.browser
+
+
+def spoken(text: str) -> str:
+    """A string as a page tells it: spaces run together, and what is no character replaced."""
+    clean = "".join("\ufffd" if letter == "\x00" or 0xD800 <= ord(letter) < 0xE000 else letter for letter in text)
+    return " ".join(clean.split())
+
+
+def hostile_page() -> Page:
+    curves = tuple(Series(text, (1.0, 2.0), (0.5, 0.25), None, text) for text in HOSTILE)
+    panel = pages.panel(curves=curves)
+    figure = pages.figure("loss", replace(panel, series=()))
+    table = pages.table("all", tuple((text, text, 1.0) for text in HOSTILE), header=("a", "b", "c"))
+    heads = pages.table("heads", (HOSTILE,), header=HOSTILE)
+    return pages.page(
+        labels=HOSTILE,
+        warnings=HOSTILE,
+        facts=tuple(Fact(text, text, code=bool(i % 2)) for i, text in enumerate(HOSTILE)),
+        environment=tuple(Fact(text, text) for text in HOSTILE),
+        findings=tuple(
+            pages.finding(statement=text, rule=text, ours=text, paper=text, why=text, source=text, claim=text)
+            for text in HOSTILE
+        ),
+        sections=(Section("s", HOSTILE[0], HOSTILE[1], (replace(figure, panels=(panel,)),), (table, heads)),),
+        links=tuple(Link(text, text) for text in HOSTILE),
+        problems=tuple(Problem(text, text) for text in HOSTILE),
+    )
+
+
+def test_a_hundred_hostile_strings_are_text_everywhere(open_page):
+    assert len(set(HOSTILE)) >= 100
+    page = open_page(study_html(hostile_page())).page
+    point(page, "loss", pages.panel(), 1.0, 1.0)
+    expected = [spoken(text) for text in HOSTILE]
+    for selector in (
+        ".head .badges li",
+        "#warnings li",
+        "#summary dt",
+        "#environment dd",
+        "#problems code",
+        "#problems .what",
+        "#files a",
+        "#table-all tbody th",
+        "#table-all tbody td:nth-child(2)",
+        "#table-heads thead th",
+        "#claims .statement",
+        "#claims tbody td:last-child",
+        "#figure-loss details thead th:not(:first-child)",
+    ):
+        assert [spoken(text) for text in page.locator(selector).all_text_contents()] == expected, selector
+    assert {spoken(label) for label in tip(page)[1]} <= set(expected)
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("script:not([type])").count() == 2
+    assert page.locator("script").count() == 3
+    assert page.locator("img, iframe, object, embed, form, input, base, math, template, plaintext").count() == 0
+    attributes = page.evaluate(
+        """() => [...document.querySelectorAll("*")].filter((e) => !e.matches(".tip, .swatch"))
+          .flatMap((e) => e.getAttributeNames()).filter((name) => /^(on|style)/.test(name))"""
+    )
+    assert attributes == []
+    schemes = page.locator("#files a").evaluate_all("links => [...new Set(links.map((a) => new URL(a.href).protocol))]")
+    assert schemes == ["file:"]
+
+
+def test_a_hostile_title_is_text_in_the_head_and_the_heading(open_page):
+    page = open_page(study_html(pages.empty())).page
+    read = """(made) => made.map((html) => {
+      const parsed = new DOMParser().parseFromString(html, "text/html");
+      const scripts = parsed.querySelectorAll("script").length;
+      const [h1, title] = ["h1", "title"].map((name) => parsed.querySelector(name));
+      return [h1.textContent, title.textContent, scripts, parsed.querySelectorAll("h1").length];
+    })"""
+    studies = page.evaluate(read, [study_html(replace(pages.empty(), title=text)) for text in HOSTILE])
+    indexes = page.evaluate(read, [index_html(pages.index(title=text)) for text in HOSTILE])
+    for text, (heading, title, scripts, count) in zip(HOSTILE, studies, strict=True):
+        assert (spoken(heading), scripts, count) == (spoken(text), 2, 1)
+        assert spoken(title) == spoken(f"{text} (smoke) – muonlab")
+    for text, (heading, title, scripts, count) in zip(HOSTILE, indexes, strict=True):
+        assert (spoken(heading), scripts, count) == (spoken(text), 1, 1)
+        assert spoken(title) == spoken(f"{text} – muonlab")
+
+
+def test_a_study_with_a_hostile_title_is_linked_from_the_index_by_its_encoded_path(open_page):
+    entries = tuple(Entry(text, replace(pages.empty(), title=text)) for text in HOSTILE)
+    page = open_page(index_html(pages.index(entries=entries))).page
+    links = page.locator("#studies tbody a")
+    assert [spoken(text) for text in links.all_text_contents()] == [spoken(text) for text in HOSTILE]
+    assert links.evaluate_all("links => links.every((a) => a.href.startsWith('file:///'))")

@@ -1,0 +1,207 @@
+"""Tables of a study against oracles, and the paper's rows beside ours."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+
+from muonlab.lab import paper
+from muonlab.lab.slopes import slopes_of
+from muonlab.report import rules, tables
+from muonlab.report.rules import NS, SGD_M, SVD
+from tests.report.made import PER_EPOCH, cell, certified, evidence, of_table, ranked, run, seeds
+
+
+def places(*cells):
+    found = {}
+    for one in cells:
+        found.setdefault(one.label, []).append(one)
+    return found
+
+
+def column(table, name):
+    return [row[table.header.index(name)] for row in table.rows]
+
+
+# -------------------------------------------------------------------------------------------------------- final losses
+
+
+def test_final_losses_are_means_and_deviations_of_the_last_evaluations():
+    ends = np.random.default_rng(1).uniform(0.1, 2.0, size=(4, 2))
+    runs = [run([3.0, a], [4.0, b], test_accuracy=0.5 + i / 10) for i, (a, b) in enumerate(ends.tolist())]
+    table = tables.final_losses(places(*seeds("a", *runs)))
+    assert table.header == (
+        "", "runs", "training loss", "± std", "test loss", "± std", "test accuracy", "± std", "epochs", "updates",
+    )  # fmt: skip
+    (row,) = table.rows
+    assert row[:2] == ("a", 4)
+    assert row[2:6] == pytest.approx(
+        [f(list(ends[:, j])) for j in (0, 1) for f in (statistics.fmean, statistics.stdev)]
+    )
+    assert row[6:8] == pytest.approx((0.65, statistics.stdev([0.5, 0.6, 0.7, 0.8])))
+    assert row[8:] == (2.0, 2 * PER_EPOCH)
+
+
+def test_a_single_run_has_dashes_for_its_deviation():
+    table = tables.final_losses(places(cell("a", run([3.0, 1.0])), *seeds("b", run([2.0]), run([4.0]))))
+    assert table.rows == (
+        ("a", 1, 1.0, None, 1.0, None, 2.0, 20),
+        ("b", 2, 3.0, pytest.approx(2**0.5), 3.0, pytest.approx(2**0.5), 1.0, 10),
+    )
+    assert table.text(table.rows[0][3]) == "–"
+    assert "a dash is a single run" in table.caption
+
+
+def test_the_last_evaluation_is_that_of_the_most_seconds_whatever_the_order_of_rows():
+    table = tables.final_losses(places(cell("a", run([3.0, 2.0, 1.0])[::-1])))
+    assert column(table, "training loss") == [1.0]
+
+
+def test_a_metric_that_one_label_has_not_is_a_dash_there():
+    table = tables.final_losses(places(cell("a", run([1.0], test_accuracy=0.5)), cell("b", run([1.0]))))
+    assert column(table, "test accuracy") == [0.5, None]
+
+
+def test_runs_that_differ_in_length_have_a_mean_number_of_updates():
+    table = tables.final_losses(places(*seeds("a", run([1.0]), run([2.0, 1.0]))))
+    assert (column(table, "epochs"), column(table, "updates")) == ([1.5], [15])
+
+
+# ------------------------------------------------------------------------------------------------- over the wall clock
+
+
+@pytest.mark.parametrize("table", paper.TABLES, ids=lambda table: table.item)
+def test_the_papers_rows_are_those_printed_and_stand_below_ours(table):
+    made = tables.losses_over_time(places(*of_table(table)), table.study)
+    assert made is not None
+    assert [row[:2] for row in made.rows] == [(label, whose) for label in table.losses for whose in ("here", "paper")]
+    for row in made.rows:  # runs with the paper's losses at its moments have its rows
+        assert row[2:] == pytest.approx(table.losses[row[0]])
+    assert made.rows[1][2:] == table.losses[SGD_M]
+    last = table.seconds[-1]
+    for name, second in zip(made.header[2:], table.seconds, strict=True):
+        assert name.startswith(f"{second / last:.0%} of the run (")
+    assert f"{', '.join(f'{second:,}' for second in table.seconds)} s" in made.caption
+    assert table.item in made.title
+
+
+@pytest.mark.parametrize("item", ["Table 2", "Table 6", "Table 7"])
+def test_what_is_doubtful_in_a_table_is_told_with_it(item):
+    table = next(table for table in paper.TABLES if table.item == item)
+    made = tables.losses_over_time(places(*of_table(table)), table.study)
+    assert made is not None
+    assert next(doubt.words for doubt in paper.DOUBTS if doubt.item == item) in made.caption
+
+
+def test_our_rows_are_the_losses_that_the_rule_on_order_judges():
+    # in the study of steps one more run, of q = 0, is not in the paper's table
+    table = paper.TABLES[1]
+    speeds = {SGD_M: 1.0, NS[0]: 1.1, NS[1]: 1.2, NS[2]: 1.3, SVD: 2.0, "Muon (q=0)": 1.7}
+    cells = [cell(label, run([4.0, 2.0, 1.0, 0.5], seconds=seconds)) for label, seconds in speeds.items()]
+    made = tables.losses_over_time(places(*cells), table.study)
+    assert made is not None
+    ours = rules.timed(evidence(*cells), table)
+    for row in made.rows:
+        if row[1] == "here" and row[0] in ours:
+            assert [loss for loss in row[2:] if loss is not None][-len(ours[row[0]]) :] == pytest.approx(ours[row[0]])
+    assert made.header[-1] == "100% of the run (6.8 s)"  # of q = 0, the slowest but the SVD
+
+
+def test_a_study_without_a_table_has_fifths_of_its_slowest_run_and_a_dash_before_a_first_evaluation():
+    cells = [cell("a", run([4.0, 2.0, 1.0], seconds=1.0)), cell("b", run([4.0, 2.0], seconds=5.0))]
+    made = tables.losses_over_time(places(*cells), "degree")
+    assert made is not None
+    assert made.header[2:] == tuple(f"{10 * i}% of the run ({i} s)" for i in (2, 4, 6, 8, 10))
+    assert made.rows == (
+        ("a", "here", 2.0, 1.0, 1.0, 1.0, 1.0),
+        ("b", "here", None, None, pytest.approx(3.6), pytest.approx(2.8), 2.0),
+    )
+
+
+def test_columns_are_means_over_runs_interpolated():
+    made = tables.losses_over_time(places(*seeds("a", run([4.0, 2.0]), run([8.0, 4.0], seconds=0.5))), "degree")
+    assert made is not None
+    assert made.rows[0][4:] == pytest.approx(((4 - 0.4 + 4) / 2, (4 - 1.2 + 4) / 2, 3.0))
+
+
+def test_runs_without_seconds_have_no_such_table():
+    assert tables.losses_over_time({}, "degree") is None
+    assert tables.losses_over_time(places(cell("a")), "degree") is None
+
+
+# --------------------------------------------------------------------------------------------------------------- speed
+
+
+def test_speed_is_of_training_alone_and_an_orthogonalization_is_a_difference():
+    cells = [cell(SGD_M, run([1.0] * 3, seconds=2.0)), *seeds("a", run([1.0], seconds=4.0), run([1.0], seconds=6.0))]
+    table = tables.speed(places(*cells))
+    assert table.rows == (
+        (SGD_M, pytest.approx(5.0), pytest.approx(0.2), None),
+        ("a", pytest.approx(2.0), pytest.approx(0.5), pytest.approx(0.3)),
+    )
+    assert "difference from an update of SGD-M" in table.caption
+
+
+def test_without_sgdm_speed_has_no_difference():
+    table = tables.speed(places(cell("a", run([1.0])), cell("b", run([]))))
+    assert table.header == ("", "updates per second", "seconds per update")
+    assert table.rows == (("a", pytest.approx(10.0), pytest.approx(0.1)), ("b", None, None))
+
+
+# ----------------------------------------------------------------------------------------------- slopes, costs, bounds
+
+
+def test_slopes_are_ours_beside_the_papers():
+    table = tables.slopes(slopes_of(ranked({SGD_M: 0.25, SVD: 0.1, "other": 1.0})))
+    assert table.rows[0] == (SGD_M, pytest.approx(0.25), 0.292, pytest.approx(-0.25), -0.208)
+    assert table.rows[1] == (SVD, pytest.approx(0.1), 0.102, pytest.approx(-0.4), -0.398)
+    assert table.rows[2] == ("other", pytest.approx(1.0), None, pytest.approx(0.5), None)
+
+
+def test_costs_have_a_row_for_each_shape_and_a_dash_for_what_was_not_timed():
+    table = tables.costs({"64×216": {"svd_seconds": 2.0, "horner_seconds": 0.5, "measured_ratio": 4.0}, "2×2": {}})
+    assert table.rows[0][:5] == ("64×216", 2.0, 0.5, None, 4.0)
+    assert table.rows[1] == ("2×2", *[None] * 7)
+
+
+def test_bounds_have_the_summary_of_each_problem_and_method():
+    summary = {
+        "measured": 1.5,
+        "bound": "sharp",
+        "bound_over_measured": 2.0,
+        "inequalities": 9,
+        "violated": 0,
+        "least_slack": 0.1,
+    }
+    table = tables.bounds(
+        [cell("x", summary=summary, points={"problem": "bowl", "method": "sgdm"}), cell("y", points={})]
+    )
+    assert table.rows[0] == ("bowl", "sgdm", 1.5, "sharp", 2.0, 9, 0, 0.1)
+    assert table.rows[1] == ("y", "", *[None] * 6)
+
+
+# -------------------------------------------------------------------------------------------------------- certificates
+
+
+def test_certificates_are_those_of_the_last_step_mean_over_runs(tmp_path):
+    def matrix(step, alignment, **other):
+        numbers = {"delta_0": 0.9, "chi": 2.0, "alignment_floor": 0.3, "gradient_nuclear": 1.0}
+        return {"step": step, "shape": [4, 6], "alignment": alignment, **numbers, **other}
+
+    one = certified(tmp_path / "0", "a", [matrix(21, 0.4, chi=4.0), matrix(1, 0.1), {"event": "whole", "step": 31}])
+    other = certified(tmp_path / "1", "a", [matrix(11, 0.6), matrix(11, None, name="v")])
+    table = tables.certificates(places(one, other, cell("SGD-M")))
+    assert table is not None
+    assert table.header == ("", "layer", "shape", "δ_0", "χ_q", "alignment a", "1/a", "floor", "‖gradient‖_*")
+    assert table.rows[0] == ("a", "w", "4×6", 0.9, 3.0, 0.5, 2.0, pytest.approx(0.3), 1.0)
+    assert table.rows[1] == ("a", "v", "4×6", 0.9, 2.0, None, None, 0.3, 1.0)
+    assert tables.certificates(places(cell("SGD-M"))) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.6454, "0.645 s"), (99.94, "99.9 s"), (100.0, "100 s"), (3612.4, "3,612 s")]
+)
+def test_seconds_have_three_digits_or_none_behind_the_point(value, words):
+    assert tables._seconds(value) == words
