@@ -205,6 +205,8 @@ def page(**changes: object) -> Page:
             Link("cells/muon-q-1-seed0-77f50c5ff8ab/metrics.jsonl", "one line for each evaluation"),
         ),
         problems=(Problem("cells/sgd-m-seed3-1a2b3c", "done.json is missing: the cell is open"),),
+        cells=17,
+        done=15,
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 

@@ -219,7 +219,7 @@ def test_a_claim_is_held_by_results_that_satisfy_it(name, satisfied):
     found = judge(claim, satisfied[claim.study])
     assert (found.verdict, found.ours != "", found.why != "") == ("held", True, True)
     assert (found.claim, found.source, found.statement) == (name, claim.source, claim.words)
-    assert (found.study, found.rule, found.paper) == (f"{claim.study}, small", claim.rule, claim.paper)
+    assert (found.study, found.rule, found.paper) == (f"{claim.study}, small, 1 run", claim.rule, claim.paper)
 
 
 @pytest.mark.parametrize("name", [name for name, claim in LEDGER.items() if not claim.exact])
@@ -227,6 +227,22 @@ def test_a_claim_is_not_held_by_results_that_violate_it(name, satisfied):
     claim = LEDGER[name]
     found = judge(claim, VIOLATED[name](satisfied[claim.study]))
     assert (found.verdict, found.ours != "", found.why != "") == ("not held", True, True)
+
+
+@EVERY
+def test_cells_that_could_not_be_read_are_no_verdict(name, satisfied):
+    claim = LEDGER[name]
+    found = judge(claim, satisfied[claim.study], lost=2)
+    assert claim.exact or (found.verdict, found.why) == (UNTESTED, "2 cells could not be read")
+
+
+def test_the_number_of_runs_is_told_with_every_finding(satisfied):
+    results_of = satisfied["q-ablation"]
+    twice = [replace(one, spec={**one.spec, "seed": 1}) for one in results_of.cells]
+    claim = LEDGER["one-step-beats-sgdm"]
+    assert judge(claim, replace(results_of, cells=(*results_of.cells, *twice))).study == "q-ablation, small, 2 runs"
+    uneven = judge(claim, replace(results_of, cells=(*results_of.cells, twice[0])))
+    assert uneven.study == "q-ablation, small, 1–2 runs"
 
 
 @EVERY
@@ -294,7 +310,7 @@ def test_another_device_threads_and_a_subset_are_verdicts_and_the_subset_is_told
     claim = LEDGER[name]
     made = head(satisfied[claim.study], settings={"device": "cuda", "threads": 8}, data={"x": {"label": "subset"}})
     found = judge(claim, made)
-    assert (found.verdict, found.study) == ("held", f"{claim.study}, small, subset")
+    assert (found.verdict, found.study) == ("held", f"{claim.study}, small, subset, 1 run")
 
 
 @EVERY
@@ -308,7 +324,7 @@ def test_finished_results_without_what_a_rule_needs_are_no_verdict(name, cells):
 
 def test_data_without_a_label_are_called_unknown(satisfied):
     found = judge(LEDGER["steps-match-svd"], head(satisfied["q-ablation"], data={"x": {}}))
-    assert found.study == "q-ablation, small, unknown"
+    assert found.study == "q-ablation, small, unknown, 1 run"
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), KeyError("step"), TypeError("no"), ValueError("bad")])

@@ -16,8 +16,8 @@ from html.parser import HTMLParser
 import pytest
 
 from muonlab.report import markup, numbers
-from muonlab.report.page import index_html, study_html
-from muonlab.report.values import Entry, Fact, Link, Section, Series
+from muonlab.report.page import grid, index_html, study_html
+from muonlab.report.values import Entry, Link, Section, Series, Spread, Table
 from tests.report import pages
 from tests.report.hostile import HOSTILE
 
@@ -134,10 +134,17 @@ def test_the_index_links_each_study_and_counts_its_verdicts_and_cells():
     assert "study.json is not JSON" in text
 
 
-def test_cells_of_the_index_are_a_column_of_numbers_when_every_study_has_them():
-    page = pages.page(facts=(Fact("cells", "1,015"),))
+def test_cells_of_the_index_are_sorted_by_how_many_are_done():
+    page = pages.page(cells=1_020, done=1_015)
     text = index_html(pages.index(entries=(Entry("a", page), Entry("b", page))))
-    assert text.count('data-value="1015" class="number">1,015<') == 2
+    assert text.count('data-value="1015" class="number">1015 of 1020<') == 2
+
+
+def test_a_mean_with_its_spread_is_shown_whole_and_sorted_by_the_mean():
+    made = Table("t", "T", "", ("a", "loss"), (("x", Spread(0.51234, 0.00123, 3)), ("y", Spread(2.0, None, 1))))
+    shown = grid(made)
+    assert shown.numeric == (False, True)
+    assert [(row[1].text, row[1].number) for row in shown.rows] == [("0.5123 ± 0.0012", "0.51234"), ("2", "2.0")]
 
 
 def test_an_empty_study_says_that_there_is_nothing():

@@ -175,6 +175,7 @@ DAMAGE = {
         '{"points": {"a": [1]}, "spec": {"seed": 0}}'
     ),
     "done": lambda made: (cell_of(made) / "done.json").write_text("null"),
+    "cell that is gone": lambda made: shutil.rmtree(cell_of(made)),
     "cell half made": lambda made: (made / "cells" / "half").mkdir(),
     "cells.json": lambda made: (made / "cells.json").write_text("{"),
     "env.json": lambda made: (made / "env.json").write_text('{"sessions": 3}'),
@@ -194,6 +195,9 @@ def test_damage_is_listed_on_a_page_of_what_is_sound(made, damage, capsys):
     assert "Muon (SVD)" in text
     assert "could not" in text.lower()
     assert str(made) not in text  # a page is sent to others
+    judged = {one["verdict"] for one in json.loads((made / "report" / "claims.json").read_text())}
+    if "env" not in damage and "cells.json" not in damage:
+        assert judged == {"not tested at this scale"}  # what is missing might have spoken against it
 
 
 def test_an_unfinished_cell_is_shown_as_far_as_it_came_without_its_torn_line(made):
@@ -279,6 +283,18 @@ def test_what_is_no_directory_is_an_error_in_one_line(tmp_path, name, capsys):
 def test_an_empty_run_still_has_a_page(tmp_path):
     text = text_of(write_run(tmp_path / "empty", []))
     assert "0 of 0 done" in text
+
+
+def test_of_cells_that_ran_side_by_side_nothing_is_shown_over_time(made):
+    for path in made.glob("cells/*/done.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"jobs": 2}))
+    text = text_of(made)
+    assert "Cells ran side by side" in text
+    assert "by seconds" not in text
+    assert [path.name for path in sorted((made / "report" / "tables").iterdir())] == [
+        "final-losses.md",
+        "final-losses.tex",
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------------- index

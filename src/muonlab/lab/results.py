@@ -85,10 +85,10 @@ def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = Non
     return Results(head["study"], head["profile"], head, tuple(environments), cells, folder)
 
 
-def listed(folder: Path) -> list[str]:
-    """Return the names of the cells' folders, in the order of the study."""
-    names = _list(folder / "cells.json", "cells", str)
-    return [name for name in names if (folder / "cells" / name / "spec.json").exists()]
+def listed(folder: Path, *, begun: bool = True) -> list[str]:
+    """Return the names of the cells' folders, in the order of the study; only those that are there if ``begun``."""
+    names: list[str] = _list(folder / "cells.json", "cells", str)
+    return [name for name in names if not begun or (folder / "cells" / name / "spec.json").exists()]
 
 
 def sessions_of(folder: Path) -> list[dict[str, Any]]:

@@ -34,17 +34,21 @@ def compose(found: Found, smoothing: int = 1) -> Page:
         warnings=tuple(_warnings(results)),
         facts=tuple(_facts(results)),
         environment=tuple(_environment(results.environments)),
-        findings=findings({results.study: results}),
+        findings=findings({results.study: found}),
         sections=sections(results, smoothing),
         links=tuple(_links(results)),
         problems=found.problems,
+        cells=len(results.cells),
+        done=sum(cell.status == "done" for cell in results.cells),
     )
 
 
-def findings(by_study: Mapping[str, Results], *, whole: bool = False) -> tuple[Finding, ...]:
+def findings(by_study: Mapping[str, Found], *, whole: bool = False) -> tuple[Finding, ...]:
     """Return the claims of these studies, decided; the whole ledger if asked."""
     return tuple(
-        judge(claim, by_study.get(claim.study)) for claim in ledger().values() if whole or claim.study in by_study
+        judge(claim, found.results if found else None, lost=found.lost if found else 0)
+        for claim in ledger().values()
+        if (found := by_study.get(claim.study)) or whole
     )
 
 
@@ -76,7 +80,7 @@ def _warnings(results: Results) -> Iterator[str]:
         if cell.status == "failed":
             yield f"{cell.label}, seed {cell.seed}, failed: {cell.error}"
     if any(cell.jobs > 1 for cell in results.cells):
-        yield "Cells ran side by side: their seconds are of a shared machine and not comparable."
+        yield "Cells ran side by side, so their seconds are not comparable: nothing is shown over time."
     yield from _versions(results)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muonlab import _checks
+from muonlab.report.values import Spread
 
 Array = NDArray[np.float64]
 Across = Literal["epoch", "seconds"]
@@ -38,15 +39,6 @@ class Curve:
     x: Array
     mean: Array
     std: Array | None
-    runs: int
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A mean over runs, and one standard deviation; None for a single run."""
-
-    mean: float
-    std: float | None
     runs: int
 
 

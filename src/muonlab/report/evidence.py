@@ -34,7 +34,7 @@ class Evidence:
 
     def last(self, label: str, metric: str) -> float:
         """Return a metric at the end of training, mean over runs."""
-        return _mean(label, metric, [trace(rows, metric, "epoch")[1][-1:].tolist() for rows in self.runs(label)])
+        return _mean(label, metric, [trace(rows[-1:], metric, "epoch")[1].tolist() for rows in self.runs(label)])
 
     def to_reach(self, labels: Sequence[str], metric: str) -> tuple[float, dict[str, float]]:
         """Return the lowest loss that every run of these places reaches, and each place's mean seconds to it."""

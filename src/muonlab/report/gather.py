@@ -29,10 +29,11 @@ DEPTH = 2
 
 @dataclass(frozen=True)
 class Found:
-    """The sound part of a run directory, and what could not be used."""
+    """The sound part of a run directory, what could not be used, and how many cells are lost with it."""
 
     results: Results
     problems: tuple[Problem, ...]
+    lost: int = 0
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -55,22 +56,22 @@ def gather(folder: Path) -> Found:
         )
     problems: list[Problem] = []
     sessions = _sessions(folder, problems)
-    cells = [
-        cell for name in _names(folder, problems) if (cell := _cell(folder / "cells" / name, problems)) is not None
-    ]
+    names = _names(folder, problems)
+    cells = [cell for name in names if (cell := _cell(folder / "cells" / name, problems)) is not None]
     of = {**head, "data": _data(head["data"], problems)}
-    return Found(Results(head["study"], head["profile"], of, tuple(sessions), tuple(cells), folder), tuple(problems))
+    results = Results(head["study"], head["profile"], of, tuple(sessions), tuple(cells), folder)
+    return Found(results, tuple(problems), len(names) - len(cells))
 
 
 def _names(folder: Path, problems: list[Problem]) -> list[str]:
     """Return the folders of cells in the order of the study, those that nothing lists last."""
     there = sorted(path.name for path in (folder / "cells").glob("*") if path.is_dir())
     try:
-        ordered = listed(folder)
+        ordered = listed(folder, begun=False)
     except (ValueError, OSError) as error:
         problems.append(Problem("cells.json", f"{_words(error, folder)} (cells are shown by name)"))
         ordered = []
-    return [*(name for name in ordered if name in there), *(name for name in there if name not in ordered)]
+    return [*ordered, *(name for name in there if name not in ordered)]
 
 
 def _sessions(folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:
@@ -91,7 +92,8 @@ def _data(found: Mapping[str, Any], problems: list[Problem]) -> dict[str, Mappin
 def _cell(path: Path, problems: list[Problem]) -> CellResult | None:
     where = f"cells/{path.name}"
     if not (path / "spec.json").exists():
-        problems.append(Problem(where, "has no spec.json: it was not begun, or not written to its end"))
+        gone = "has no spec.json: it was not written to its end" if path.exists() else "is listed, and is not there"
+        problems.append(Problem(where, gone))
         return None
     try:
         cell = read_cell(path)

@@ -9,14 +9,14 @@ from muonlab.report.evidence import Evidence, MissingError, evidence_of
 from muonlab.report.values import Finding, Verdict
 
 
-def judge(claim: Claim, results: Results | None) -> Finding:
+def judge(claim: Claim, results: Results | None, *, lost: int = 0) -> Finding:
     """Decide a claim by the results of its study; None if there are none.
 
     A number is told wherever there is one. It is a verdict only if the study was run to its end, at a profile that
     tests the claim, with its own settings and on the paper's data or a part of them.
     """
     given = Evidence(None, {}) if results is None else evidence_of(results)
-    untested = "" if claim.exact else _untested(claim, given)
+    untested = "" if claim.exact else _untested(claim, given, lost)
     ours, held, why = "", False, ""
     try:
         decided = claim.decide(given)
@@ -37,10 +37,18 @@ def scale(claim: Claim, results: Results | None) -> str:
     if results is None:
         return claim.study
     labels = {str(d.get("label", "unknown")) for d in results.head["data"].values()} - {"complete"}
-    return ", ".join([results.study, results.profile, *sorted(labels)])
+    counts = sorted({len(cells) for cells in evidence_of(results).done.values()})
+    runs = (
+        ""
+        if not counts
+        else "1 run"
+        if counts == [1]
+        else f"{'–'.join(map(str, counts[:: max(1, len(counts) - 1)]))} runs"
+    )
+    return ", ".join([results.study, results.profile, *sorted(labels), *([runs] if runs else [])])
 
 
-def _untested(claim: Claim, given: Evidence) -> str:
+def _untested(claim: Claim, given: Evidence, lost: int) -> str:
     """Return why results are no test of a claim; empty if they are."""
     if (results := given.results) is None:
         return f"{claim.study} was not run"
@@ -52,6 +60,7 @@ def _untested(claim: Claim, given: Evidence) -> str:
         (bool(stand_ins), f"the data are a stand-in for {', '.join(stand_ins)}"),
         (results.status == "open", f"{_unfinished(results)} of {len(results.cells)} cells are not finished"),
         (results.status == "failed", f"{_unfinished(results)} of {len(results.cells)} cells failed"),
+        (lost > 0, f"{lost} cells could not be read"),
         (claim.timed and _side_by_side(given), "cells ran side by side, so seconds are not comparable"),
     )
     return next((words for applies, words in reasons if applies), "")

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from muonlab.report import markup
 from muonlab.report.numbers import Numbers, hover_data, numbers_of
 from muonlab.report.table_text import to_latex, to_markdown
-from muonlab.report.values import Cell, Entry, Figure, Finding, Index, Page, Section, Table, Verdict
+from muonlab.report.values import Cell, Entry, Figure, Finding, Index, Page, Section, Spread, Table, Verdict
 
 VERDICTS: tuple[Verdict, ...] = ("held", "not held", "not tested at this scale")
 _WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]*)")
@@ -103,6 +103,8 @@ def _shown(table: Table, cell: Cell) -> Shown:
         return Shown(table.text(None), missing=True)
     if isinstance(cell, str):
         return Shown(cell)
+    if isinstance(cell, Spread):
+        return Shown(table.text(cell), number=repr(cell.mean))
     return Shown(table.text(cell), number=repr(cell) if isinstance(cell, float) else str(int(cell)))
 
 
@@ -127,7 +129,7 @@ def _counts(findings: Iterable[Finding]) -> list[tuple[str, int]]:
 
 def _studies(entries: Sequence[Entry]) -> Grid:
     header = ("Study", "Profile", "Status", "Labels", "Held", "Not held", "Not tested", "Cells")
-    numeric = (False, False, False, False, True, True, True, all(_cells(entry.page).number for entry in entries))
+    numeric = (False, False, False, False, True, True, True, True)
     return Grid(header, numeric, [_study(entry) for entry in entries])
 
 
@@ -135,15 +137,8 @@ def _study(entry: Entry) -> list[Shown]:
     page = entry.page
     verdicts = [Shown(str(count), number=str(count)) for _, count in _counts(page.findings)]
     words = [Shown(text or "–", missing=not text) for text in (page.profile, page.status, ", ".join(page.labels))]
-    return [Shown(page.title or page.study, path=markup.href(entry.path)), *words, *verdicts, _cells(page)]
-
-
-def _cells(page: Page) -> Shown:
-    for fact in page.facts:
-        if fact.name.lower() == "cells":
-            first = re.match(r"\d[\d,]*", fact.value)
-            return Shown(fact.value, number=first[0].replace(",", "") if first else None)
-    return Shown("–", missing=True)
+    cells = Shown(f"{page.done} of {page.cells}", number=str(page.done))
+    return [Shown(page.title or page.study, path=markup.href(entry.path)), *words, *verdicts, cells]
 
 
 def _check_names(sections: Sequence[Section]) -> None:

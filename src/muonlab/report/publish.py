@@ -123,7 +123,7 @@ def _of_all(root: Path, runs: Iterable[Path], smoothing: int) -> dict[str, Any]:
 
     entries: list[Entry] = []
     problems: list[Problem] = []
-    best: dict[str, Results] = {}
+    best: dict[str, Found] = {}
     for run in runs:
         where = run.relative_to(root).as_posix()
         try:
@@ -134,8 +134,8 @@ def _of_all(root: Path, runs: Iterable[Path], smoothing: int) -> dict[str, Any]:
         entries.append(Entry(f"{where}/{PAGE}", page))
         problems += [Problem(f"{where}/{problem.where}", problem.what) for problem in found.problems]
         known = best.get(page.study)
-        if known is None or _weight(found.results) > _weight(known):
-            best[page.study] = found.results
+        if known is None or _weight(found.results) > _weight(known.results):
+            best[page.study] = found
     if not entries:
         raise ValueError(f"no run in {root} could be read, got {problems[0].what} ({problems[0].where}), and so on")
     every = findings(best, whole=True)

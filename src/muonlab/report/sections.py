@@ -63,15 +63,13 @@ def _places(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
 def _training(results: Results, begun: Places, done: Places, smoothing: int) -> Section | None:
     trained = _with(begun, "evaluation")
     finished = _with(done, "evaluation")
-    drawn = figures.training_figure("training", "Loss by epoch and by seconds of training", _curves(trained, smoothing))
-    made = []
-    if finished:
-        made = [
-            tables.final_losses(finished),
-            tables.losses_over_time(finished, results.study),
-            tables.speed(finished),
-        ]
-    words = "Losses by epoch show what an update does, by seconds what it costs."
+    alone = all(cell.jobs == 1 for cell in results.cells)  # else seconds are of a shared machine
+    title = "Loss by epoch and by seconds of training" if alone else "Loss by epoch"
+    drawn = figures.training_figure("training", title, _curves(trained, smoothing, over_time=alone))
+    made: list[Table | None] = [tables.final_losses(finished)] if finished else []
+    if finished and alone:
+        made += [tables.losses_over_time(finished, results.study), tables.speed(finished)]
+    words = "Losses by epoch show what an update does, by seconds what it costs." if alone else ""
     if smoothing > 1:
         words += f" Curves are smoothed: the running mean of {smoothing} evaluations. Tables are not."
     return _section("training", "Training", words, [drawn], made)
@@ -86,12 +84,12 @@ def _with(places: Places, event: str) -> dict[str, list[CellResult]]:
     return {label: cells for label, cells in found.items() if cells}
 
 
-def _curves(places: Places, smoothing: int) -> dict[tuple[str, str], list[Curve]]:
+def _curves(places: Places, smoothing: int, *, over_time: bool) -> dict[tuple[str, str], list[Curve]]:
     found: dict[tuple[str, str], list[Curve]] = {}
     for metric in _LOSSES:
         for label, cells in places.items():
             runs = [cell.metrics for cell in cells]
-            for across, aggregate in (("epoch", by_epoch), ("seconds", by_time)):
+            for across, aggregate in (("epoch", by_epoch), ("seconds", by_time))[: 1 + over_time]:
                 curve = aggregate(label, runs, metric, smoothing=smoothing)
                 if curve is not None:
                     found.setdefault((metric, across), []).append(curve)

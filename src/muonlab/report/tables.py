@@ -8,9 +8,9 @@ from typing import Any
 
 from muonlab.lab import paper
 from muonlab.lab.results import CellResult
-from muonlab.report.curves import Rows, Spread, at_fractions, spread, trace
+from muonlab.report.curves import Rows, at_fractions, spread, trace
 from muonlab.report.rules import SGD_M, SVD, moments
-from muonlab.report.values import Cell, Table
+from muonlab.report.values import Cell, Spread, Table
 
 Places = Mapping[str, Sequence[CellResult]]
 """Finished cells by label."""
@@ -22,13 +22,13 @@ _FINAL = (("train_loss", "training loss"), ("test_loss", "test loss"), ("test_ac
 def final_losses(places: Places) -> Table:
     """Return the numbers of the last evaluation, mean and standard deviation over runs."""
     names = [(metric, words) for metric, words in _FINAL if any(_last(cells, metric) for cells in places.values())]
-    header = ["", "runs", *(part for _, words in names for part in (words, "± std")), "epochs", "updates"]
     rows = []
     for label, cells in places.items():
-        numbers = [part for metric, _ in names for part in _mean_and_std(_last(cells, metric))]
+        numbers = [_spread(_last(cells, metric)) for metric, _ in names]
         rows.append((label, len(cells), *numbers, _number(_last(cells, "epoch")), _whole(_last(cells, "step"))))
-    caption = "Last evaluation of each run: mean, and one standard deviation over runs (n − 1); a dash is a single run."
-    return Table("final-losses", "Final losses", caption, tuple(header), tuple(rows))
+    header = (_axes(places), "runs", *(words for _, words in names), "epochs", "updates")
+    caption = "Last evaluation of each run: mean ± one standard deviation over runs (n − 1), where there are several."
+    return Table("final-losses", "Final losses", caption, header, tuple(rows))
 
 
 def losses_over_time(places: Places, study: str) -> Table | None:
@@ -42,28 +42,28 @@ def losses_over_time(places: Places, study: str) -> Table | None:
         return None
     rows: list[tuple[Cell, ...]] = []
     for label, losses in found.items():
-        rows.append((label, "here", *(None if one is None else one.mean for one in losses)))
+        rows.append((label, "here", *losses))
         if table is not None and label in table.losses:
             rows.append((label, "paper", *table.losses[label]))
-    header = ["optimizer" if table else "", "whose", *(_column(f, s) for f, s in zip(fractions, seconds, strict=True))]
+    header = [_axes(places), "whose", *(_column(f, s) for f, s in zip(fractions, seconds, strict=True))]
     return Table(
         "losses-over-time",
         "Training loss over the wall clock" + (f", {table.item} of the paper beside it" if table else ""),
-        _about_time(table, seconds),
+        _about_time(table, seconds, but=f" but that of {SVD}" if SVD in groups else ""),
         tuple(header),
         tuple(rows),
     )
 
 
 def _column(fraction: float, seconds: float) -> str:
-    return f"{fraction:.0%} of the run ({_seconds(seconds)})"
+    return f"{fraction:.0%} ({_seconds(seconds)})"
 
 
-def _about_time(table: paper.TimedLosses | None, seconds: Sequence[float]) -> str:
+def _about_time(table: paper.TimedLosses | None, seconds: Sequence[float], but: str) -> str:
     """Return what the columns are: which fractions, of what, and in which seconds there and here."""
     words = [
-        f"Columns are fractions of the slowest run but that of {SVD}, here {_seconds(seconds[-1])} of training. A run "
-        f"that has ended keeps its last loss; between evaluations it is interpolated."
+        f"Columns are fractions of the slowest run{but}, {_seconds(seconds[-1])} of training here. A run that has "
+        f"ended keeps its last loss; between evaluations it is interpolated. Mean ± one standard deviation over runs."
     ]
     if table is not None:
         there = ", ".join(f"{second:,}" for second in table.seconds)
@@ -85,7 +85,7 @@ def speed(places: Places) -> Table:
     caption = "Seconds of training alone, mean over runs."
     if plain is not None:
         caption += " Orthogonalization: of all matrices in an update, as the difference from an update of SGD-M."
-    header = ("", "updates per second", "seconds per update", "seconds per orthogonalization")
+    header = (_axes(places), "updates per second", "seconds per update", "seconds per orthogonalization")
     if plain is None:
         return Table("speed", "Speed", caption, header[:3], tuple(row[:3] for row in rows), digits=3)
     return Table("speed", "Speed", caption, header, tuple(rows), digits=3)
@@ -152,11 +152,11 @@ def certificates(places: Places) -> Table | None:
         for layer, found in layers.items():
             shape = "×".join(map(str, found[0].get("shape") or ()))
             numbers = [_number([row.get(name) for row in found]) for name in names]
-            factor = 1 / numbers[2] if isinstance(numbers[2], float) and numbers[2] > 0 else None
+            factor = _number([_reciprocal(row.get("alignment")) for row in found])
             rows.append((label, layer, shape, *numbers[:3], factor, *numbers[3:]))
     if not rows:
         return None
-    header = ["", "layer", "shape", *names.values()]
+    header = [_axes(places), "layer", "shape", *names.values()]
     header.insert(6, "1/a")
     caption = (
         "The last recorded step, mean over runs. χ_q is the paper's factor by the smallest singular value, 1/a that of "
@@ -177,9 +177,14 @@ def _last(cells: Sequence[CellResult], metric: str) -> list[float]:
     return [float(value[0]) for value in values] if all(map(len, values)) else []
 
 
-def _mean_and_std(values: Sequence[float]) -> tuple[float | None, float | None]:
-    found: Spread | None = spread(values) if values else None
-    return (found.mean, found.std) if found else (None, None)
+def _spread(values: Sequence[float]) -> Spread | None:
+    return spread(values) if values else None
+
+
+def _axes(places: Places) -> str:
+    """Return what the labels are of: the axes of the study, in words."""
+    points = next((cells[0].points for cells in places.values() if cells), {})
+    return ", ".join(points) or "run"
 
 
 def _number(values: Sequence[Any]) -> float | None:

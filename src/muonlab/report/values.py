@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Cell = str | int | float | None
-"""An entry of a table; None is a dash."""
 Verdict = Literal["held", "not held", "not tested at this scale"]
 Scale = Literal["linear", "log"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over runs, and one standard deviation; None for a single run."""
+
+    mean: float
+    std: float | None
+    runs: int
+
+
+Cell = str | int | float | Spread | None
+"""An entry of a table; None is a dash."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,7 @@ class Table:
         title: a line above it.
         caption: what the numbers are.
         header: one name for each column.
-        rows: of as many cells. Text, numbers, or None.
+        rows: of as many cells. Text, numbers, means with their spread, or None.
         digits: significant digits of floats.
     """
 
@@ -116,11 +127,14 @@ class Table:
         """Return a cell as it is printed.
 
         Example:
-            >>> Table("t", "", "", ("x",), ()).text(0.123456), Table("t", "", "", ("x",), ()).text(None)
-            ('0.1235', '–')
+            >>> table = Table("t", "", "", ("x",), ())
+            >>> table.text(0.123456), table.text(Spread(0.5, 0.0123, 3)), table.text(None)
+            ('0.1235', '0.5 ± 0.012', '–')
         """
         if cell is None:
             return "–"
+        if isinstance(cell, Spread):
+            return self.text(cell.mean) + ("" if cell.std is None else f" ± {cell.std:.2g}")
         return f"{cell:.{self.digits}g}" if isinstance(cell, float) else str(cell)
 
 
@@ -204,6 +218,8 @@ class Page:
         sections: figures and tables.
         links: to the files of the run.
         problems: what could not be used.
+        cells: how many there are.
+        done: of them.
     """
 
     title: str
@@ -218,6 +234,8 @@ class Page:
     sections: tuple[Section, ...]
     links: tuple[Link, ...]
     problems: tuple[Problem, ...]
+    cells: int = 0
+    done: int = 0
 
 
 @dataclass(frozen=True)
