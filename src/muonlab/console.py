@@ -164,7 +164,7 @@ def run(report: dict[str, Any]) -> str:
         *([f"Profile {report['profile']}, not the paper's setting: {smaller}"] if smaller else []),
         *([f"Changed by options: {', '.join(report['changed'])}"] if report["changed"] else []),
         *(f"Data: {d['words']}" for d in report["data"].values()),
-        *([] if report["seconds_comparable"] else ["Several cells ran at the same time: their seconds tell little."]),
+        *([] if report["seconds_comparable"] else ["The machine was shared, so seconds tell little."]),
         *(f"Failed: {f['cell']}: {f['error']}" for f in report["failures"]),
     ]
     ends = {

@@ -363,7 +363,8 @@ def test_a_stopped_study_goes_on_to_the_bits_of_one_that_was_not(tmp_path, monke
         assert without_clock(a.metrics) == without_clock(b.metrics)
 
 
-def test_cells_side_by_side_give_the_bits_of_cells_one_by_one(tmp_path):
+def test_cells_side_by_side_give_the_bits_of_cells_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "load", lambda: 0.5)  # whatever else this machine does
     one = run(study(), out=tmp_path / "one", seeds=2)
     two = run(study(), out=tmp_path / "two", seeds=2, jobs=2, threads=1)
     assert two.status == "done"
@@ -425,6 +426,22 @@ def test_seconds_of_a_cell_that_once_ran_beside_others_are_not_comparable(tmp_pa
     assert [(cell.status, cell.jobs, cell.sessions) for cell in done.cells] == [("done", 2, (0, 1))] * 2
     assert not report(done)["seconds_comparable"]
     assert len(done.environments) == 2
+
+
+def test_the_largest_load_that_a_cell_has_seen_is_kept(tmp_path, monkeypatch):
+    seen = iter([0.5, 2.5, 3.5, 1.5])
+    monkeypatch.setattr("muonlab.lab.cells.load", lambda: next(seen))
+    results = run(study(work=f"{HERE}:succeed"), out=tmp_path)
+    assert [cell.load for cell in results.cells] == [2.5, 3.5]
+    assert results.cells[0].disturbed == "the machine was busy (2.5 processes for each core)"
+    assert report(results)["seconds_comparable"] is False
+
+
+def test_a_system_that_tells_no_load_disturbs_nothing(tmp_path, monkeypatch):
+    monkeypatch.delattr("os.getloadavg")
+    results = run(study(work=f"{HERE}:succeed"), out=tmp_path)
+    assert [(cell.load, cell.disturbed) for cell in results.cells] == [(None, "")] * 2
+    assert report(results)["seconds_comparable"] is True
 
 
 def test_a_study_may_use_several_parts_of_one_dataset(tmp_path):

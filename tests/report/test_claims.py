@@ -230,6 +230,19 @@ def test_a_claim_is_not_held_by_results_that_violate_it(name, satisfied):
 
 
 @EVERY
+def test_seconds_of_a_busy_machine_decide_nothing(name, satisfied):
+    claim = LEDGER[name]
+    at_the_edge = judge(claim, changed(satisfied[claim.study], lambda cell: replace(cell, load=1.25)))
+    assert at_the_edge.verdict == "held"
+    found = judge(claim, changed(satisfied[claim.study], lambda cell: replace(cell, load=3.04)))
+    if claim.timed:
+        words = "seconds are not comparable: the machine was busy (3.0 processes for each core)"
+        assert (found.verdict, found.why) == (UNTESTED, words)
+    else:
+        assert found.verdict == "held"
+
+
+@EVERY
 def test_cells_that_could_not_be_read_are_no_verdict(name, satisfied):
     claim = LEDGER[name]
     found = judge(claim, satisfied[claim.study], lost=2)
@@ -300,7 +313,7 @@ def test_seconds_of_cells_side_by_side_decide_no_timed_claim(name, satisfied):
     claim = LEDGER[name]
     found = judge(claim, changed(satisfied[claim.study], lambda cell: replace(cell, jobs=2)))
     if claim.timed:
-        assert (found.verdict, found.why) == (UNTESTED, "cells ran side by side, so seconds are not comparable")
+        assert (found.verdict, found.why) == (UNTESTED, "seconds are not comparable: cells ran side by side")
     else:
         assert found.verdict == "held"
 

@@ -285,6 +285,14 @@ def test_an_empty_run_still_has_a_page(tmp_path):
     assert "0 of 0 done" in text
 
 
+def test_a_busy_machine_is_told_before_the_numbers(made):
+    for number, path in enumerate(sorted(made.glob("cells/*/done.json"))):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"load": 0.5 + number / 2}))
+    text = text_of(made)
+    assert "Seconds of 6 cells are not comparable: the machine was busy (4.0 processes for each core)." in text
+    assert "by seconds of training" in text
+
+
 def test_of_cells_that_ran_side_by_side_nothing_is_shown_over_time(made):
     for path in made.glob("cells/*/done.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"jobs": 2}))

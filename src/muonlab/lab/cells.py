@@ -14,9 +14,10 @@ from typing import Any, Literal
 from muonlab.lab import checkpoint
 from muonlab.lab.desk import Stopped
 from muonlab.lab.disk import FULL_DISK, sha256
+from muonlab.lab.environment import load
 from muonlab.lab.rowfiles import RowFiles
 from muonlab.lab.settings import Settings
-from muonlab.lab.store import CellFolder, locked
+from muonlab.lab.store import CellFolder, largest, locked
 
 Outcome = Literal["done", "failed", "stopped"]
 Show = Callable[[int, int, dict[str, float]], None]
@@ -88,7 +89,7 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
         if folder.status == "done":  # another process was faster
             return "done"
         checkpoint.sweep(job.folder)
-        history = folder.begin(jobs=job.jobs, session=job.session)
+        history = folder.begin(jobs=job.jobs, session=job.session, load=load())
         desk = CellDesk(job, stopping, show)
         try:
             summary = function_of(job.work)(job.spec, desk)
@@ -103,6 +104,7 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
         finally:
             desk.close()
         hashes = {name: sha256(job.folder / f"{name}.jsonl") for name in rows}
+        history["load"] = largest(history["load"], load())
         folder.finish({"summary": summary, "rows_sha256": hashes, **history, "time": time.time()})
     return "done"
 

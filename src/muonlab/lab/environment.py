@@ -33,6 +33,17 @@ def environment() -> dict[str, Any]:
     }
 
 
+def load() -> float | None:
+    """Return how many processes want each core, as the mean of the last minute; None where no system tells.
+
+    Above 1 something waits: seconds are then of a shared machine.
+    """
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except (AttributeError, OSError):
+        return None
+
+
 def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)

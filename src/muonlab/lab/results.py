@@ -12,6 +12,9 @@ from muonlab.lab.disk import sha256
 from muonlab.lab.rowfiles import read_rows
 from muonlab.lab.store import CellFolder, Status, read_head, read_json
 
+BUSY = 1.25
+"""Processes for each core above which seconds are taken for those of a shared machine."""
+
 
 @dataclass(frozen=True)
 class CellResult:
@@ -28,6 +31,7 @@ class CellResult:
         jobs: cells that ran beside it, itself included; with more than one its seconds are of a shared machine.
         sessions: the environments that it was run in, by number.
         folder: where it lies.
+        load: the largest seen, in processes for each core; None where it is unknown.
     """
 
     label: str
@@ -40,6 +44,14 @@ class CellResult:
     jobs: int
     sessions: tuple[int, ...]
     folder: Path = field(repr=False)
+    load: float | None = None
+
+    @property
+    def disturbed(self) -> str:
+        """Why its seconds are those of a shared machine; empty if they are its own."""
+        if self.jobs > 1:
+            return "cells ran side by side"
+        return f"the machine was busy ({self.load:.1f} processes for each core)" if (self.load or 0) > BUSY else ""
 
     @property
     def seed(self) -> int:
@@ -120,6 +132,7 @@ def read_cell(path: Path) -> CellResult:
         jobs=done.get("jobs", 1),
         sessions=tuple(done.get("sessions", ())),
         folder=path,
+        load=done.get("load") if isinstance(done.get("load"), float) else None,
     )
 
 

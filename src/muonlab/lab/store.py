@@ -69,12 +69,16 @@ class CellFolder:
         if not (self.path / "spec.json").exists():
             write_json(self.path / "spec.json", about)
 
-    def begin(self, *, jobs: int, session: int) -> dict[str, Any]:
-        """Note that the cell is being worked on; return the most jobs and all sessions that it has seen."""
+    def begin(self, *, jobs: int, session: int, load: float | None = None) -> dict[str, Any]:
+        """Note that the cell is being worked on; return most jobs, largest load and all sessions that it has seen."""
         (self.path / "failed.json").unlink(missing_ok=True)
         seen = read_json(self.path / "history.json", default={"jobs": 1, "sessions": []})
         try:
-            history = {"jobs": max(jobs, seen["jobs"]), "sessions": sorted({session, *seen["sessions"]})}
+            history = {
+                "jobs": max(jobs, seen["jobs"]),
+                "sessions": sorted({session, *seen["sessions"]}),
+                "load": largest(load, seen.get("load")),
+            }
         except (KeyError, TypeError):
             raise ValueError(
                 f"history.json must say how a cell was run, got {self.path / 'history.json'} damaged: remove its folder"
@@ -160,6 +164,11 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def largest(*loads: float | None) -> float | None:
+    """Return the largest of those that are known."""
+    return max((load for load in loads if load is not None), default=None)
 
 
 def read_json(path: Path, *, default: dict[str, Any]) -> dict[str, Any]:

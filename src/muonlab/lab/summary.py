@@ -31,7 +31,7 @@ def report(results: Results) -> dict[str, Any]:
         "places": [{"label": label, **_place(cells)} for label, cells in places.items()],
         "analysis": _analysed(results),
         "failures": [{"cell": c.folder.name, "error": c.error} for c in results.cells if c.status == "failed"],
-        "seconds_comparable": all(cell.jobs == 1 for cell in results.cells),
+        "seconds_comparable": not any(cell.disturbed for cell in results.cells),
     }
 
 

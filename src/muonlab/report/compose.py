@@ -81,6 +81,10 @@ def _warnings(results: Results) -> Iterator[str]:
             yield f"{cell.label}, seed {cell.seed}, failed: {cell.error}"
     if any(cell.jobs > 1 for cell in results.cells):
         yield "Cells ran side by side, so their seconds are not comparable: nothing is shown over time."
+    busy = [cell for cell in results.cells if cell.jobs == 1 and cell.disturbed]
+    if busy:
+        worst = max(busy, key=lambda cell: cell.load or 0.0)
+        yield f"Seconds of {len(busy)} cells are not comparable: {worst.disturbed}."
     yield from _versions(results)
 
 

@@ -61,7 +61,7 @@ def _untested(claim: Claim, given: Evidence, lost: int) -> str:
         (results.status == "open", f"{_unfinished(results)} of {len(results.cells)} cells are not finished"),
         (results.status == "failed", f"{_unfinished(results)} of {len(results.cells)} cells failed"),
         (lost > 0, f"{lost} cells could not be read"),
-        (claim.timed and _side_by_side(given), "cells ran side by side, so seconds are not comparable"),
+        (claim.timed and bool(_disturbed(given)), f"seconds are not comparable: {_disturbed(given)}"),
     )
     return next((words for applies, words in reasons if applies), "")
 
@@ -74,5 +74,5 @@ def _unfinished(results: Results) -> int:
     return sum(cell.status != "done" for cell in results.cells)
 
 
-def _side_by_side(given: Evidence) -> bool:
-    return any(cell.jobs > 1 for cells in given.done.values() for cell in cells)
+def _disturbed(given: Evidence) -> str:
+    return next((cell.disturbed for cells in given.done.values() for cell in cells if cell.disturbed), "")
