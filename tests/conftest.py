@@ -23,6 +23,13 @@ def _fresh_workspace():
     release()
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch, tmp_path_factory, worker_id):
+    """Let all tests share one cache of decoded data, calibrations and fonts, and leave the user's alone."""
+    base = tmp_path_factory.getbasetemp()
+    monkeypatch.setenv("MUONLAB_CACHE", str((base if worker_id == "master" else base.parent) / "muonlab-cache"))
+
+
 def pytest_runtest_setup(item):
     """Skip a test whose data are not there; with MUONLAB_REQUIRE=data that is a failure."""
     marker = item.get_closest_marker("data")

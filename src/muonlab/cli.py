@@ -13,6 +13,7 @@ from typing import Any
 
 import tyro
 
+from muonlab._cache import cache_directory
 from muonlab.commands import Certify, Command, Data, Doctor, Explore, List, Parsed, Plan, Rates, Report, Run
 
 EXIT_CODES = {"violated": 1, "not_applicable": 1, "not_met": 1, "failed": 1, "open": 75}
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="muonlab",
         description="Muon with Newton-Schulz: the proof as numbers for your matrices, and the paper's experiments.",
     )
+    if (cache := cache_directory()) is not None:  # matplotlib keeps a list of fonts
+        os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
     try:
         report, show = _answer(command)
         text = json.dumps(report, indent=2, allow_nan=False) if command.json else show(report)
@@ -127,16 +130,13 @@ def _run(study: str, set: tuple[str, ...], **options: Any) -> Answer:
 
 
 def _page(folder: Path) -> dict[str, Any]:
-    """Return where the page of a run is, or why there is none: the run itself is not lost with it."""
-    from muonlab.report.publish import page_of
-
+    """Return where the page of a run is, or why there is none: the run itself is never lost with it."""
     try:
+        from muonlab.report.publish import page_of
+
         return {"page": str(page_of(folder)), "page_problem": None}
     except Exception as error:
-        said = _in_one_line(error)
-        if said is None:
-            raise
-        return {"page": None, "page_problem": said}
+        return {"page": None, "page_problem": _in_one_line(error) or f"{type(error).__name__}: {error}"}
 
 
 def _report(folder: str, smoothing: int, open: bool) -> Answer:

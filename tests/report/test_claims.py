@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import json
 import math
 import re
 import subprocess
@@ -183,7 +185,7 @@ def test_every_table_of_losses_has_an_entry_for_its_order():
 @EVERY
 def test_a_claim_is_timed_exactly_if_its_rule_speaks_of_time(name):
     claim = LEDGER[name]
-    speaks = re.search(r"second|moment|\btime\b|fractions of the|throughput|measured over predicted", claim.rule)
+    speaks = re.search(r"second|\bmoments?\b|\btime\b|fractions of the|throughput|measured over predicted", claim.rule)
     assert claim.timed == (speaks is not None)
 
 
@@ -194,20 +196,38 @@ def test_two_entries_of_a_name_are_refused(monkeypatch):
         claims.ledger.__wrapped__()
 
 
-@pytest.mark.parametrize("field", ["name", "statement", "rule", "paper"])
-def test_the_digest_changes_with_any_word_of_a_rule(monkeypatch, field):
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((field, "x") for field in ("name", "statement", "rule", "paper", "source")),
+        *(("study", "rank"), ("says", 1), ("at_least", "paper"), ("timed", True), ("exact", True)),
+    ],
+)
+def test_the_digest_changes_with_all_that_a_rule_says(monkeypatch, field, value):
     before = digest()
-    other = replace(LEDGER["theorem-4"], **{field: f"{getattr(LEDGER['theorem-4'], field)} "})
+    other = replace(LEDGER["theorem-4"], **{field: value})
     monkeypatch.setattr(claims, "ledger", lambda: {**LEDGER, "theorem-4": other})
-    assert re.fullmatch("[0-9a-f]{64}", before)
-    assert digest() != before
+    assert re.fullmatch("[0-9a-f]{64}", before["words"])
+    assert digest()["words"] != before["words"]
+    assert digest()["code"] == before["code"]
+
+
+def test_the_digest_changes_with_the_code_of_a_rule_and_not_with_its_comments(monkeypatch):
+    before, read = digest(), inspect.getsource
+    monkeypatch.setattr(inspect, "getsource", lambda module: read(module) + "\n\n# a comment\n")
+    assert digest() == before
+    monkeypatch.setattr(
+        inspect, "getsource", lambda module: read(module).replace("TOLERANCE = 0.05", "TOLERANCE = 0.5")
+    )
+    assert digest()["code"] != before["code"]
+    assert digest()["words"] == before["words"]
 
 
 def test_the_digest_does_not_depend_on_the_process():
-    program = "from muonlab.report.claims import digest; print(digest())"
+    program = "from muonlab.report.claims import digest; import json; print(json.dumps(digest()))"
     environment = {"PYTHONHASHSEED": "7", "LC_ALL": "C"}
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
-    assert found.stdout.strip() == digest()
+    assert json.loads(found.stdout) == digest()
 
 
 # ------------------------------------------------------------------------------------------------------------ verdicts

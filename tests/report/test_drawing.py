@@ -223,12 +223,17 @@ def test_nothing_below_zero_is_drawn_on_a_log_axis():
 
 def test_series_are_thinned_but_keep_both_ends():
     x = np.arange(1000.0)[::-1]
-    one = drawing.series("a", x, x**2, np.full(1000, np.nan), colour=RED)
+    one = drawing.series("a", x, x**2, x / 10, colour=RED)
     assert len(one.x) == 60
     assert (one.x[0], one.x[-1], one.y[-1]) == (0.0, 999.0, 999.0**2)
     assert list(one.x) == sorted(one.x)
-    assert set(one.spread) == {0.0}
+    assert one.spread == pytest.approx(np.array(one.x) / 10)
     assert drawing.series("a", np.array([]), np.array([]), colour=RED).x == ()
+
+
+@pytest.mark.parametrize("spread", [(math.nan, math.nan), (0.5, math.nan), (math.inf, 0.5)])
+def test_a_missing_spread_is_missing_and_not_zero(spread):
+    assert drawing.series("a", np.arange(2.0), np.arange(2.0), np.array(spread), colour=RED).spread is None
 
 
 def test_arrays_and_lists_are_read_alike():

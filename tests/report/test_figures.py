@@ -31,6 +31,7 @@ from muonlab.report.style import looks
 
 SVG = "{http://www.w3.org/2000/svg}"
 BAD = "<b>$x_1$ & \\ 😀\n" + "long " * 40
+JORDAN = preset("jordan").polynomial
 OPTIMIZERS = ["SGD-M", "Muon (q=1)", "Muon (q=3)", "Muon (SVD)"]
 
 
@@ -40,18 +41,18 @@ def curve(label, level, *, n=12, runs=3, scale=1.0):
 
 
 @cache
-def losses(scale="linear", runs=3):
+def losses(runs=3):
     """Curves of four optimizers, and their figure; drawn once."""
-    return training(scale=scale, runs=runs)
+    return training(runs=runs)
 
 
-def training(labels=OPTIMIZERS, *, acrosses=("epoch", "seconds"), name="losses", scale="linear", **options):
+def training(labels=OPTIMIZERS, *, acrosses=("epoch", "seconds"), name="losses", **options):
     curves = {
         (metric, across): [curve(label, 1.0 + i + j / 2, scale=7.0 if across == "seconds" else 1.0, **options)
                            for i, label in enumerate(labels)]
         for j, metric in enumerate(("train_loss", "test_loss")) for across in acrosses
     }  # fmt: skip
-    return curves, training_figure(name, "Losses", curves, scale=scale)
+    return curves, training_figure(name, "Losses", curves)
 
 
 def cost_rows():
@@ -81,7 +82,8 @@ def certificate_rows(layers=("hidden.0.weight", "hidden.1.weight"), steps=(1, 11
             epsilon = 1 - math.sqrt(1 - delta)
             rows.append(
                 {"event": "matrix", "step": step, "name": name, "delta": delta, "epsilon": epsilon, "rank": 3}
-                | {"chi": 1 / (1 - epsilon), "alignment": 0.8 - i / 50, "alignment_floor": 0.45, "descent": 0.7}
+                | {"chi": 1 / (1 - epsilon), "alignment": 0.8 - i / 50, "alignment_floor": 0.45}
+                | {"descent": 0.84 - i / 50, "op_norm": 1.05}
             )
         rows.append({"event": "whole", "step": step, "alignment": 0.79})
     return rows
@@ -103,14 +105,15 @@ def plans():
 
 FIGURES = {
     "training": lambda: losses()[1],
-    "log training": lambda: training(scale="log")[1],
     "many curves": lambda: training([f"cell {i}" for i in range(15)], acrosses=("epoch",), runs=1)[1],
     "rank": lambda: rank_figure(norms()),
     "cost": lambda: cost_figure(cost_rows()),
     "bounds": lambda: bounds_figure(bound_rows()),
     "layers": lambda: layers_figure(certificate_rows()),
-    "tau and phi": lambda: tau_phi_figure([taylor(1), taylor(2), preset("jordan")]),
-    "response": lambda: response_figure([Schedule.repeat(taylor(2), 3), preset("polar_express").schedule(5)]),
+    "tau and phi": lambda: tau_phi_figure({"taylor1": taylor(1), "taylor2": taylor(2), "jordan": JORDAN}),
+    "response": lambda: response_figure(
+        {"Taylor": Schedule.repeat(taylor(2), 3), "Polar Express": preset("polar_express").schedule(5)}
+    ),
     "frontier": lambda: frontier_figure(plans()),
 }
 HOSTILE = {
@@ -186,7 +189,7 @@ def test_figures_are_plain_and_worded(kind):
     assert all(re.fullmatch(r"#[0-9a-f]{6}", one.colour) for panel in figure.panels for one in panel.series)
 
 
-@pytest.mark.parametrize("kind", ["log training", "rank", "cost", "bounds", "layers", "frontier"])
+@pytest.mark.parametrize("kind", ["training", "rank", "cost", "bounds", "layers", "frontier"])
 def test_figures_are_the_same_every_time(kind):
     assert FIGURES[kind]() == drawn(kind)
 
@@ -209,7 +212,7 @@ def test_nothing_to_draw_is_none():
     assert cost_figure([]) is cost_figure([{"m": None, "n": 3}]) is cost_figure([{"m": 1, "n": 3}]) is None
     assert bounds_figure([]) is bounds_figure([{"problem": "a", "method": "b", "measured": None, "bound": 1.0}]) is None
     assert layers_figure([]) is layers_figure([{"event": "matrix", "step": 1, "name": "a", "delta": None}]) is None
-    assert tau_phi_figure([]) is response_figure([]) is None
+    assert tau_phi_figure({}) is response_figure({}) is None
     assert frontier_figure([]) is frontier_figure([{"m": 1, "n": 1, "seconds": 0.0, "alignment": 0.5}]) is None
 
 
@@ -243,9 +246,8 @@ def test_train_is_left_of_test_and_epochs_above_seconds():
     assert b[3] < d[1]
 
 
-@pytest.mark.parametrize("scale", ["linear", "log"])
-def test_losses_are_drawn_where_the_panels_say(scale):
-    _, figure = losses(scale)
+def test_losses_are_drawn_where_the_panels_say():
+    _, figure = losses()
     for label in OPTIMIZERS:
         lines = paths(figure.svg, looks(OPTIMIZERS)[label].colour)
         assert len(lines) == 4
@@ -254,7 +256,7 @@ def test_losses_are_drawn_where_the_panels_say(scale):
             np.testing.assert_allclose(
                 line, [placed(panel, x, y) for x, y in zip(one.x, one.y, strict=True)], atol=0.03
             )
-    assert {panel.y_scale for panel in figure.panels} == {scale}
+    assert {panel.y_scale for panel in figure.panels} == {"linear"}
 
 
 def test_bands_are_there_only_for_several_runs():
@@ -363,6 +365,18 @@ def test_one_rank_has_points_but_no_slope():
     assert figure.panels[0].series[0].spread is None
 
 
+def test_ranks_of_one_run_have_no_spread_beside_ranks_of_several():
+    figure = rank_figure({"SGD-M": {16: [1.0, 1.2], 32: [2.0], 64: [3.0, 3.4]}})
+    for panel, by in zip(figure.panels, (1.0, math.sqrt(32)), strict=True):
+        several, alone = panel.series
+        assert (several.label, several.x) == ("SGD-M", (16.0, 64.0))
+        assert all(value > 0 for value in several.spread)
+        assert (alone.label, alone.x, alone.spread) == ("SGD-M, one run", (32.0,), None)
+        assert alone.y == pytest.approx((2.0 / by,))
+    assert "over seeds where there are several;" in figure.caption
+    assert "standard deviation" not in rank_figure({"SGD-M": {16: [1.0], 32: [2.0]}}).caption
+
+
 def test_cost_points_are_the_ratios_of_each_shape():
     ratios, seconds = drawn("cost").panels
     given = {f"{row['m']}×{row['n']}": row for row in cost_rows()}
@@ -394,22 +408,43 @@ def test_cost_without_ratios_or_without_seconds_has_one_panel():
     assert [panel.y_name for panel in cost_figure(seconds).panels] == ["seconds"]
 
 
-def test_bounds_lie_on_the_line_of_what_they_bound():
+def test_every_line_of_the_bounds_has_its_numbers():
     figure = drawn("bounds")
-    (panel,) = figure.panels
-    assert panel.x_scale == "log"
-    assert len(panel.series) == 9
-    first = panel.series[0]
-    assert first.x == pytest.approx((0.1, 0.4, 2.0))
-    assert len(set(first.y)) == 1
-    assert first.label == "problem 0, sgdm: measured 0.1, paper 2, sharp 0.4"
-    assert [one.y[0] for one in panel.series] == sorted((one.y[0] for one in panel.series), reverse=True)
+    assert len(figure.panels) == 9
+    first = figure.panels[0]
+    assert first.x_name == "sgdm on problem 0: average nuclear norm of ∇f"
+    assert [one.label for one in first.series] == ["measured", "paper", "sharp"]
+    assert [one.x[0] for one in first.series] == pytest.approx([0.1, 2.0, 0.4])
+    assert all(one.y == one.x for panel in figure.panels for one in panel.series), "the value, not the height"
     assert "none are below it" in figure.alt
+
+
+def test_marks_of_the_bounds_are_drawn_where_their_panels_say():
+    figure = drawn("bounds")
+    marks = [
+        (float(use.get("x")), float(use.get("y")))
+        for use in ET.fromstring(figure.svg).iter(f"{SVG}use")
+        if figure.panels[0].box[0] < float(use.get("x")) and use.get("y")
+    ]
+    for panel in figure.panels:
+        for one in panel.series:
+            at = placed(panel, one.x[0], one.y[0])
+            assert min(math.dist(at, mark) for mark in marks) < 0.3
+
+
+def test_seeds_of_a_method_are_averaged_and_their_bounds_are_said_once():
+    rows = [
+        {"problem": "p", "method": "sgdm", "measured": measured, "bound": bound, "name": name}
+        for measured in (1.0, 2.0, 3.0)
+        for name, bound in (("paper", 5.0), ("sharp", 4.0))
+    ]
+    (panel,) = bounds_figure(rows).panels
+    assert [(one.label, one.y) for one in panel.series] == [("measured", (2.0,)), ("paper", (5.0,)), ("sharp", (4.0,))]
 
 
 def test_a_line_without_an_average_is_left_out_and_said():
     figure = bounds_figure([*bound_rows(1), {"problem": "p", "method": "sgdm", "measured": None, "bound": 1.0}])
-    assert len(figure.panels[0].series) == 3
+    assert len(figure.panels) == 3
     assert "1 without a positive finite average are left out." in figure.caption
 
 
@@ -421,8 +456,7 @@ def test_a_bound_below_what_was_measured_is_said():
 @pytest.mark.parametrize("problems", [1, 20])
 def test_lines_of_the_bounds_keep_their_distance(problems):
     figure = bounds_figure(bound_rows(problems))
-    (panel,) = figure.panels
-    heights = [placed(panel, one.x[0], one.y[0])[1] for one in panel.series]
+    heights = [placed(panel, panel.series[0].x[0], panel.series[0].y[0])[1] for panel in figure.panels]
     assert len(heights) == 3 * problems
     assert min(b - a for a, b in pairwise(heights)) > 11
     said = ["".join(text.itertext()) for text in ET.fromstring(figure.svg).iter(f"{SVG}text")]
@@ -432,7 +466,7 @@ def test_lines_of_the_bounds_keep_their_distance(problems):
 def test_layers_show_their_certificates():
     rows = certificate_rows()
     panels = {panel.y_name: panel for panel in drawn("layers").panels}
-    assert list(panels) == ["1 − residual δ", "polar error ε", "factor χ", "alignment ρ/s"]
+    assert list(panels) == ["1 − residual δ", "polar error ε", "factor χ", "descent ρ", "gain s", "alignment ρ/s"]
     mine = [row for row in rows if row.get("name") == "hidden.1.weight"]
     shown = {
         name: next(one for one in panel.series if one.label == "hidden.1.weight") for name, panel in panels.items()
@@ -441,6 +475,9 @@ def test_layers_show_their_certificates():
     assert shown["1 − residual δ"].y == pytest.approx([1 - row["delta"] for row in mine])
     assert shown["polar error ε"].y == tuple(row["epsilon"] for row in mine)
     assert shown["factor χ"].y == tuple(row["chi"] for row in mine)
+    assert shown["descent ρ"].y == tuple(row["descent"] for row in mine)
+    assert shown["gain s"].y == tuple(row["op_norm"] for row in mine)
+    assert shown["alignment ρ/s"].y == tuple(row["alignment"] for row in mine)
     others = {one.label: one.y for one in panels["alignment ρ/s"].series}
     assert others["hidden.1.weight, floor"] == (0.45,) * 3
     assert others["whole network"] == (0.79,) * 3
@@ -461,8 +498,51 @@ def test_null_and_missing_certificates_are_left_out():
         [*rows, {"event": "matrix"}, {"event": "network"}, {"event": "matrix", "step": "x", "name": 3}]
     )
     first = [panel.series[0] for panel in figure.panels]
-    assert [one.x for one in first] == [(11.0, 21.0)] * 3 + [(1.0, 11.0, 21.0)]
+    assert [one.x for one in first] == [(11.0, 21.0)] * 3 + [(1.0, 11.0, 21.0)] * 2 + [(11.0, 21.0)]
     assert first[3].y[0] == 0.6
+
+
+def test_certificates_lie_in_three_rows_of_two():
+    boxes = [panel.box for panel in drawn("layers").panels]
+    for left, right in zip(boxes[::2], boxes[1::2], strict=True):
+        assert left[2] < right[0]
+        assert left[1] == right[1]
+    assert boxes[0][3] < boxes[2][1]
+    assert boxes[2][3] < boxes[4][1]
+
+
+def test_descent_never_stands_in_for_an_alignment():
+    rows = [{key: value for key, value in row.items() if "alignment" not in key} for row in certificate_rows()]
+    figure = layers_figure(rows)
+    assert [panel.y_name for panel in figure.panels][-2:] == ["descent ρ", "gain s"]
+    assert "lignment" not in figure.alt + figure.caption
+    assert "floor" not in figure.svg
+
+
+@cache
+def without_a_floor():
+    rows = certificate_rows()
+    return layers_figure([row | {"alignment_floor": None, "op_norm": 1 - 1e-7 * row["step"]} for row in rows])
+
+
+def test_rounding_does_not_fill_an_axis():
+    gain = next(panel for panel in without_a_floor().panels if panel.y_name == "gain s")
+    assert gain.y_range[1] - gain.y_range[0] == pytest.approx(0.01)
+    assert gain.series[0].y[-1] == 1 - 21e-7, "but the pointer reads it"
+
+
+def test_without_a_floor_nothing_is_said_of_one():
+    figure = without_a_floor()
+    assert figure.panels[-1].y_name == "alignment ρ/s"
+    assert "floor" not in figure.svg
+    assert "Dashed" not in figure.caption
+
+
+def test_the_words_of_the_layers_give_the_last_values():
+    figure = drawn("layers")
+    assert "descent ρ 0.82 (hidden.1) to 0.84; gain s 1.05; alignment ρ/s 0.78 (hidden.1) to 0.8." in figure.alt
+    assert "The floor of the alignment is 0.45." in figure.alt
+    assert not figure.alt.endswith("…")
 
 
 def test_many_layers_have_thin_lines_and_a_short_legend():
@@ -475,18 +555,18 @@ def test_many_layers_have_thin_lines_and_a_short_legend():
 
 
 def test_tau_and_phi_are_those_of_the_polynomials():
-    figure = tau_phi_figure([taylor(2), preset("jordan")])
+    figure = tau_phi_figure({"taylor2": taylor(2), "jordan": JORDAN})
     tau, phi = figure.panels
-    for one, p in zip(tau.series, (taylor(2), preset("jordan").polynomial), strict=True):
+    for one, p in zip(tau.series, (taylor(2), JORDAN), strict=True):
         assert one.y == pytest.approx([p.tau(x) for x in one.x])
     shown = {one.label: one for one in phi.series}
-    assert shown["jordan"].y == pytest.approx([preset("jordan").polynomial.phi(u) for u in shown["jordan"].x])
+    assert shown["jordan"].y == pytest.approx([JORDAN.phi(u) for u in shown["jordan"].x])
     assert shown["u^3"].y == pytest.approx(np.array(shown["u^3"].x) ** 3)
     assert "τ(1) is taylor2 1" in figure.alt
 
 
 def test_phi_of_the_taylor_polynomials_lies_under_its_power():
-    phi = tau_phi_figure([taylor(3)]).panels[1]
+    phi = tau_phi_figure({"three": taylor(3)}).panels[1]
     power = next(one for one in phi.series if one.label == "u^4")
     assert all(a <= b + 1e-12 for a, b in zip(phi.series[0].y, power.y, strict=True))
 
@@ -509,6 +589,6 @@ def test_the_frontier_names_every_choice():
     assert panel.x_scale == "log"
     assert len(panel.series) == 6
     by_label = {one.label: one for one in panel.series}
-    one = by_label["768×768: taylor2 × 3, schatten4, gram, floor 0.43"]
+    one = by_label["768×768: taylor2, 3 steps, schatten4, gram, floor 0.43"]
     assert (one.x, one.y) == ((pytest.approx(768e-6 * 3),), (1 - 0.3 * 0.125,))
     assert len({one.colour for one in panel.series}) == 2

@@ -261,9 +261,9 @@ def test_a_large_report_is_made_within_three_seconds():
     tables = tuple(pages.table(f"t{k}", rows) for k in range(3))
     page = pages.page(sections=(Section("s", "S", "", figures, tables),), findings=pages.findings() * 14)
     study_html(pages.page())
-    start = time.perf_counter()
+    start = time.process_time()
     text = study_html(page)
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
     assert text.count("<figure") == 40
 
 

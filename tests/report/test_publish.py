@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 import webbrowser
 from pathlib import Path
@@ -14,7 +17,9 @@ import pytest
 from muonlab.cli import main
 from muonlab.lab.runner import run
 from muonlab.report import claims
+from muonlab.report.gather import gather
 from muonlab.report.publish import page_of, report
+from muonlab.report.sections import sections
 from tests.lab.tiny import study
 from tests.report.rundirs import finite, losses, write_cell, write_run
 
@@ -73,11 +78,13 @@ def test_the_claims_of_the_study_are_on_its_page_with_rule_and_verdict(made):
 
 
 def test_a_page_says_whether_the_rules_stood_before_the_run(made):
-    assert "the run did not note which rules stood" in text_of(made)
+    assert "not every session noted which rules stood when it began" in text_of(made)
     about = json.loads((made / "env.json").read_text())
+    now = claims.digest()
     for noted, words in (
-        (claims.digest(), "as they stood when the run began"),
-        ("0" * 64, "changed since the run began"),
+        (now, "as they stood when the run began"),
+        (now | {"code": "0" * 64}, "worded as when the run began; the code that applies them has changed since"),
+        (now | {"words": "0" * 64}, "worded otherwise when the run began"),
     ):
         about["sessions"][0]["rules"] = noted
         (made / "env.json").write_text(json.dumps(about))
@@ -126,9 +133,14 @@ def test_figures_and_tables_that_are_no_longer_made_are_removed(made):
     assert (made / "report" / "figures" / "training.svg").exists()
 
 
-def test_the_same_results_give_the_same_bytes(made):
-    first = text_of(made)
-    assert text_of(made) == first
+def test_the_same_results_give_the_same_bytes_in_any_process(made):
+    program = "import sys; from muonlab.report import report; report(sys.argv[1])"
+    texts = set()
+    for seed in ("1", "2"):
+        words = [sys.executable, "-c", program, str(made)]
+        subprocess.run(words, check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        texts.add((made / "report.html").read_bytes())
+    assert len(texts) == 1
 
 
 def test_a_page_is_made_again_only_when_something_has_changed(made):
@@ -239,6 +251,76 @@ def test_a_number_of_any_kind_in_a_row_makes_a_page_all_the_same(made, done):
     assert all(finite(path.read_text()) for path in (made / "report").rglob("*.*"))
 
 
+@pytest.mark.parametrize("name", ["../../other/cells/x", "/etc", "..", "."])
+def test_a_name_that_leads_out_of_the_run_directory_is_not_followed(made, tmp_path, name):
+    write_cell(tmp_path / "other", "stranger", 0, losses("stranger", 0))
+    about = json.loads((made / "cells.json").read_text())
+    (made / "cells.json").write_text(json.dumps({"cells": [*about["cells"], name]}))
+    (problem,) = report(made)["problems"]
+    assert problem == {"where": f"cells/{name}", "what": "leads out of the run directory"}
+    assert "stranger" not in (made / "report.html").read_text()
+
+
+def test_a_cell_that_is_a_link_is_not_followed(made, tmp_path):
+    elsewhere = write_cell(tmp_path / "other", "stranger", 0, losses("stranger", 0))
+    (made / "cells" / "linked").symlink_to(tmp_path / "other" / "cells" / elsewhere)
+    (problem,) = report(made)["problems"]
+    assert problem["what"] == "leads out of the run directory"
+    assert "stranger" not in (made / "report.html").read_text()
+
+
+def test_a_cell_that_is_listed_twice_counts_once(made):
+    about = json.loads((made / "cells.json").read_text())
+    (made / "cells.json").write_text(json.dumps({"cells": about["cells"] * 2}))
+    assert "8 of 8 done" in text_of(made)
+
+
+@pytest.mark.parametrize("row", [{"shape": 5}, {"alignment": "x"}, {"step": "1"}, {"name": 3}, {"q": 10**9}])
+def test_certificates_of_any_kind_make_a_page_all_the_same(made, row):
+    name = write_cell(made, "Recorded", 0, losses("Recorded", 0), done=False)
+    plain = {"event": "matrix", "step": 1, "name": "w", "shape": [2, 3], "alignment": 0.5, "delta_0": 0.5, "delta": 0.1}
+    rows = "".join(json.dumps(one) + "\n" for one in (plain, plain | row))
+    (made / "cells" / name / "certificates.jsonl").write_text(rows)
+    assert "Certificates of Recorded" in text_of(made)
+
+
+def test_a_preset_of_several_polynomials_has_a_page_too(made):
+    spec = {"polynomial": "polar_express", "q": 5}
+    write_cell(made, "Polar Express", 0, losses("x", 0), spec=spec)
+    assert report(made)["problems"] == []
+    assert "polar_express, q=5" in (made / "report.html").read_text()
+
+
+def test_an_interrupted_run_of_cells_side_by_side_shows_nothing_over_time(made):
+    name = write_cell(made, "Muon (q=2)", 0, losses("Muon (q=2)", 0), done=False)
+    (made / "cells" / name / "history.json").write_text('{"jobs": 2, "sessions": [0], "load": 0.5}')
+    text = text_of(made)
+    assert "Cells ran side by side" in text
+    assert "by seconds" not in text
+
+
+def test_a_failed_seed_does_not_shorten_the_curve_of_the_others(made):
+    write_cell(made, "SGD-M", 9, losses("SGD-M", 9, epochs=1), done=False)
+    report(made)
+    drawn = gather(made).results
+    (figure,) = (figure for figure in sections(drawn)[0].figures if figure.name == "training")
+    assert len(next(one for one in figure.panels[0].series if one.label == "SGD-M").x) == 10
+
+
+def test_the_command_can_be_pasted_into_a_shell(made):
+    head = json.loads((made / "study.json").read_text())
+    head["settings"]["lr"] = "1; touch pwned #"
+    (made / "study.json").write_text(json.dumps(head))
+    assert "--set &#39;lr=1; touch pwned #&#39;" in text_of(made)
+
+
+def test_figures_and_tables_carry_their_labels_wherever_they_go(made):
+    text = text_of(made)
+    for path in [*(made / "report" / "tables").iterdir(), *(made / "report" / "figures").iterdir()]:
+        assert "profile small, subset" in path.read_text()
+    assert text.count("Made with muonlab: profile small, subset.") >= 2  # in what is copied from the page
+
+
 def test_mixed_versions_are_told(made):
     about = json.loads((made / "env.json").read_text())
     about["sessions"].append({**about["sessions"][0], "muonlab": "0.0.1"})
@@ -322,6 +404,32 @@ def test_an_index_lists_every_study_its_claims_and_what_is_damaged(tmp_path, cap
     assert 'href="q-ablation-small/report.html"' in text
     assert 'href="deep/mlp/report.html"' in text
     assert all(Path(page).exists() for page in answer["pages"])
+
+
+def test_a_run_with_changed_settings_does_not_hide_one_that_decides(tmp_path):
+    changed = {"settings": {"device": "cpu", "threads": 1, "lr": 0.5}}
+    write_run(tmp_path / "a", [*OPTIMIZERS, "Muon (q=2)"], seeds=3, **changed)
+    write_run(tmp_path / "b", [*OPTIMIZERS, "Muon (q=2)"])
+    report(tmp_path)
+    found = {one["claim"]: one for one in json.loads((tmp_path / "claims.json").read_text())["claims"]}
+    assert found["one-step-beats-sgdm"]["verdict"] in ("held", "not held")
+
+
+@pytest.mark.parametrize("name", ["index.html", "claims.json"])
+def test_an_index_does_not_replace_a_file_of_someone_else(tmp_path, name):
+    write_run(tmp_path / "a", OPTIMIZERS)
+    (tmp_path / name).write_text("a page of my own")
+    with pytest.raises(ValueError, match="an index replaces only an index, got"):
+        report(tmp_path)
+    assert (tmp_path / name).read_text() == "a page of my own"
+
+
+def test_a_run_directory_that_is_a_link_is_left_alone(tmp_path):
+    write_run(tmp_path / "else" / "b", OPTIMIZERS)
+    write_run(tmp_path / "runs" / "a", OPTIMIZERS)
+    (tmp_path / "runs" / "b").symlink_to(tmp_path / "else" / "b")
+    assert len(report(tmp_path / "runs")["pages"]) == 1
+    assert not (tmp_path / "else" / "b" / "report.html").exists()
 
 
 def test_the_index_judges_by_the_run_that_says_most(tmp_path):

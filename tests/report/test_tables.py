@@ -53,9 +53,12 @@ def test_a_single_run_is_told_without_a_deviation():
     assert "where there are several" in table.caption
 
 
-def test_the_last_evaluation_is_that_of_the_most_seconds_whatever_the_order_of_rows():
-    table = tables.final_losses(places(cell("a", run([3.0, 2.0, 1.0])[::-1])))
-    assert means(column(table, "training loss")) == [1.0]
+def test_a_last_evaluation_without_a_number_is_not_made_up_from_an_earlier_one():
+    rows = [*run([3.0, 2.0, 1.0])]
+    rows[-1] = {name: value for name, value in rows[-1].items() if name != "test_loss"}
+    table = tables.final_losses(places(cell("a", rows), cell("b", run([1.0]))))
+    assert means(column(table, "training loss")) == [1.0, 1.0]
+    assert means(column(table, "test loss")) == [None, 1.0]
 
 
 def test_a_metric_that_one_label_has_not_is_a_dash_there():

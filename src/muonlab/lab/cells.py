@@ -56,6 +56,7 @@ class CellDesk:
         self.checkpoint_seconds = job.checkpoint_seconds
         self._stopping, self._show = stopping, show
         self._files = RowFiles(job.folder)
+        self.load: float | None = None
         self.begin, self.lines, self.close = self._files.cut, self._files.settle, self._files.close
 
     @property
@@ -64,8 +65,9 @@ class CellDesk:
         return self._stopping()
 
     def write(self, row: dict[str, Any], file: str = "metrics") -> None:
-        """Append a row."""
+        """Append a row, and look how busy the machine is."""
         self._files.write(row, file)
+        self.load = largest(self.load, load())
 
     def progress(self, done: int, total: int, **numbers: float) -> None:
         """Show how far the cell is."""
@@ -104,7 +106,7 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
         finally:
             desk.close()
         hashes = {name: sha256(job.folder / f"{name}.jsonl") for name in rows}
-        history["load"] = largest(history["load"], load())
+        history["load"] = largest(history["load"], desk.load, load())
         folder.finish({"summary": summary, "rows_sha256": hashes, **history, "time": time.time()})
     return "done"
 

@@ -32,6 +32,7 @@ class CellResult:
         sessions: the environments that it was run in, by number.
         folder: where it lies.
         load: the largest seen, in processes for each core; None where it is unknown.
+        recorded: rows of ``certificates.jsonl``; None reads them when they are asked for.
     """
 
     label: str
@@ -45,6 +46,17 @@ class CellResult:
     sessions: tuple[int, ...]
     folder: Path = field(repr=False)
     load: float | None = None
+    recorded: tuple[Mapping[str, Any], ...] | None = field(default=None, repr=False)
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """The row of its last evaluation; empty if there is none."""
+        return next((row for row in reversed(self.metrics) if row["event"] == "evaluation"), {})
+
+    @property
+    def seconds_per_update(self) -> float | None:
+        """Seconds of training for an update, over all of it; None if there was none."""
+        return self.last["seconds"] / self.last["step"] if self.last.get("step") else None
 
     @property
     def disturbed(self) -> str:
@@ -58,9 +70,9 @@ class CellResult:
         """Its seed."""
         return int(self.spec["seed"])
 
-    def certificates(self) -> list[dict[str, Any]]:
+    def certificates(self) -> Sequence[Mapping[str, Any]]:
         """Return the recorder's rows; none if the study does not record."""
-        return read_rows(self.folder / "certificates.jsonl")
+        return read_rows(self.folder / "certificates.jsonl") if self.recorded is None else self.recorded
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,19 @@ class Results:
     environments: tuple[Mapping[str, Any], ...] = field(repr=False)
     cells: tuple[CellResult, ...] = field(repr=False)
     folder: Path
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """Settings that options replaced."""
+        return {name: value for name, value in self.head["settings"].items() if name not in ("device", "threads")}
+
+    def places(self, *, status: Status | None = None) -> dict[str, list[CellResult]]:
+        """Return cells by label, in their order; those of one status if asked."""
+        found: dict[str, list[CellResult]] = {}
+        for cell in self.cells:
+            if status in (None, cell.status):
+                found.setdefault(cell.label, []).append(cell)
+        return found
 
     @property
     def status(self) -> Status:
@@ -117,7 +142,9 @@ def _list(path: Path, name: str, kind: type) -> list[Any]:
 
 def read_cell(path: Path) -> CellResult:
     """Read the folder of a cell; what was finished must be as it was then."""
-    about, done, failed = (read_json(path / f"{name}.json", default={}) for name in ("spec", "done", "failed"))
+    about, failed = (read_json(path / f"{name}.json", default={}) for name in ("spec", "failed"))
+    done = read_json(path / "done.json", default={})
+    history = done or read_json(path / "history.json", default={})
     if not all(isinstance(about.get(name), dict) for name in ("points", "spec")) or "seed" not in about["spec"]:
         raise ValueError(f"spec.json must say what a cell is, got {path / 'spec.json'} damaged: remove its folder")
     _check_unchanged(path, done)
@@ -129,10 +156,10 @@ def read_cell(path: Path) -> CellResult:
         metrics=tuple(read_rows(path / "metrics.jsonl")),
         summary=done.get("summary", {}),
         error=failed.get("error"),
-        jobs=done.get("jobs", 1),
-        sessions=tuple(done.get("sessions", ())),
+        jobs=history.get("jobs", 1),
+        sessions=tuple(history.get("sessions", ())),
         folder=path,
-        load=done.get("load") if isinstance(done.get("load"), float) else None,
+        load=history.get("load") if isinstance(history.get("load"), float) else None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from muonlab.lab import paper
@@ -59,10 +59,7 @@ def slopes_of(results: Results) -> list[dict[str, float | str | None]]:
     ``‖∇f‖_*`` of a cell is the mean over its epochs of their means, and of a rank the mean over its seeds.
     """
     printed = {slopes.optimizer: slopes for slopes in paper.SLOPES}
-    norms: dict[str, dict[int, list[float]]] = {}
-    for cell in results.cells:
-        rank = min(int(cell.spec["first_width"]), IN)
-        norms.setdefault(cell.points["optimizer"], {}).setdefault(rank, []).append(_mean_norm(cell))
+    norms = norms_by_rank(results.cells)
     rows: list[dict[str, float | str | None]] = []
     for optimizer, by_rank in norms.items():
         found = rank_slopes(list(by_rank), [statistics.fmean(values) for values in by_rank.values()])
@@ -74,5 +71,14 @@ def slopes_of(results: Results) -> list[dict[str, float | str | None]]:
     return rows
 
 
-def _mean_norm(cell: CellResult) -> float:
-    return statistics.fmean(row["gradient_nuclear_norm"] for row in cell.metrics if row["event"] == "evaluation")
+def norms_by_rank(cells: Iterable[CellResult]) -> dict[str, dict[int, list[float]]]:
+    """Return the mean of ``‖∇f‖_*`` over the epochs of each run that has it, by optimizer and rank."""
+    norms: dict[str, dict[int, list[float]]] = {}
+    for cell in cells:
+        width = cell.spec.get("first_width")
+        found = [row.get("gradient_nuclear_norm") for row in cell.metrics if row["event"] == "evaluation"]
+        values = [float(value) for value in found if isinstance(value, (int, float)) and value > 0]
+        if values and len(values) == len(found) and isinstance(width, int) and width > 0:
+            optimizer = cell.points.get("optimizer", cell.label)
+            norms.setdefault(optimizer, {}).setdefault(min(width, IN), []).append(statistics.fmean(values))
+    return norms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from typing import Any
 
@@ -16,9 +17,6 @@ NUMBERS = ("train_loss", "test_loss", "test_accuracy", "seconds", "gradient_nucl
 def report(results: Results) -> dict[str, Any]:
     """Return what a finished or interrupted study says, for people and programs."""
     found = studies().get(results.study)
-    places: dict[str, list[CellResult]] = {}
-    for cell in results.cells:
-        places.setdefault(cell.label, []).append(cell)
     return {
         "command": command(results),
         "study": results.study,
@@ -28,7 +26,7 @@ def report(results: Results) -> dict[str, Any]:
         "status": results.status,
         "folder": str(results.folder),
         "data": {name: {"label": d["label"], "words": d["words"]} for name, d in results.head["data"].items()},
-        "places": [{"label": label, **_place(cells)} for label, cells in places.items()],
+        "places": [{"label": label, **_place(cells)} for label, cells in results.places().items()],
         "analysis": _analysed(results),
         "failures": [{"cell": c.folder.name, "error": c.error} for c in results.cells if c.status == "failed"],
         "seconds_comparable": not any(cell.disturbed for cell in results.cells),
@@ -47,16 +45,15 @@ def _analysed(results: Results) -> list[dict[str, Any]]:
 def command(results: Results) -> str:
     """Return the command that makes these results again, but for where data and results lie."""
     settings, changes = results.head["settings"], _changes(results)
-    words = ["muonlab run", results.study, "--profile", results.profile]
+    words = ["muonlab", "run", results.study, "--profile", results.profile]
     words += ["--seeds", str(1 + max((cell.seed for cell in results.cells), default=0))]
-    words += ["--device", settings["device"], "--threads", str(settings["threads"])]
-    return " ".join([*words, *(["--set", *changes] if changes else [])])
+    words += ["--device", str(settings.get("device", "cpu")), "--threads", str(settings["threads"])]
+    return shlex.join([*words, *(["--set", *changes] if changes else [])])
 
 
 def _changes(results: Results) -> list[str]:
     """Return the settings that options replaced, as the command line takes them."""
-    given = {name: v for name, v in results.head["settings"].items() if name not in ("device", "threads")}
-    return [f"{name}={'none' if value is None else value}" for name, value in given.items()]
+    return [f"{name}={'none' if value is None else value}" for name, value in results.changed.items()]
 
 
 def _place(cells: list[CellResult]) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import inspect
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from types import MappingProxyType
 
 from muonlab.lab import paper
@@ -21,11 +24,19 @@ LOWER = "mean training and test loss: lower at the last epoch, and at no epoch m
 CLOSE = "mean training and test loss within 5 % at every epoch"
 ORDER = (
     "every two rows that the paper puts over 5 % apart in a column are in the same order here, in every column; "
-    "columns are the same fractions of the slowest run but that with the SVD"
+    "columns are the same fractions of the slowest run but that with the SVD; those before a first evaluation are left "
+    "out, and half of them must remain"
 )
-AHEAD = "mean training loss at the table's moments: lower at the last one, at none more than 5 % higher"
+AHEAD = (
+    "mean training loss at the table's moments: lower at the last one, at none more than 5 % higher; those before a "
+    "first evaluation are left out, and half of them must remain"
+)
 ENDS = "mean training loss of each at the last epoch is lower"
 IN_TURN = "losses at the last epoch: the last is lower than the first, and none is over 5 % above the one before"
+
+
+_CODE = ("claims", "rules", "rules_of_theory", "evidence", "judging", "curves")
+"""Where rules are decided."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +200,8 @@ def _of_rank() -> Iterable[Claim]:
     )  # fmt: skip
     yield Claim(
         "rank-normalised", "rank", 2, "Figure 9, Table 8",
-        "log-log slopes of ‖∇f‖_*/√r between −0.65 and −0.35: the paper calls −0.398 and −0.606 about −1/2",
+        "log-log slopes of ‖∇f‖_*/√r between −0.65 and −0.35: the paper calls −0.398 and −0.606 about −1/2; they are "
+        "the raw ones less one half, so this is the same fact as rank-muon-flat",
         rules.slope_between(both, -0.65, -0.35, normalised=True),
         ", ".join(f"{label} {printed[label].normalised}" for label in both),
     )  # fmt: skip
@@ -220,7 +232,7 @@ def _of_costs() -> Iterable[Claim]:
 
 def _of_proofs() -> Iterable[Claim]:
     holds, check = (
-        "each inequality holds on every problem and run, without tolerance",
+        "each inequality holds on every problem and run, to a relative 1e-9 for rounding",
         rules_of_theory.inequalities_hold,
     )
     muon = ("paper", "paper_after", "sharp", "sharp_after", "corrected", "floor", "floor_corrected")
@@ -244,20 +256,22 @@ def _of_digits() -> Iterable[Claim]:
     digits = "as Section 5, on digits"
     yield Claim("digits-one-step", "quickstart", 0, digits, LOWER, rules.below_at_every_epoch(NS[0], SGD_M))
     yield Claim("digits-match-svd", "quickstart", 1, digits, CLOSE, rules.close_at_every_epoch(Q_23, SVD))
-    recorded = "in every recorded step and matrix of Muon with Taylor steps, to a relative 1e-6"
+    recorded = "in every recorded step and matrix of Muon with Taylor steps"
+    rounded = "to a relative 1e-6, as float32 momenta have it"
     yield Claim(
-        "residual-bound", "quickstart", 1, "Lemma 3, Theorem 2", f"δ_q ≤ δ_0^((κ+1)^q) {recorded}",
+        "residual-bound", "quickstart", 1, "Lemma 3, Theorem 2",
+        f"1 − δ_q at least 1 − δ_0^((κ+1)^q) {recorded}, {rounded}",
         rules_of_theory.residual_stays_below(), at_least="smoke",
         statement="The residual decays as δ_q ≤ δ_0^((κ+1)^q) on the momenta of a training run.",
     )  # fmt: skip
     yield Claim(
-        "factor-bound", "quickstart", 1, "Theorem 2", f"χ_q ≤ (1 − δ_0^((κ+1)^q))^(−1/2) {recorded}",
+        "factor-bound", "quickstart", 1, "Theorem 2", f"χ_q ≤ (1 − δ_0^((κ+1)^q))^(−1/2) {recorded}, {rounded}",
         rules_of_theory.factor_stays_below(), at_least="smoke",
         statement="The factor χ_q stays below the bound of Theorem 2 on the momenta of a training run.",
     )  # fmt: skip
     yield Claim(
         "alignment-floor", "quickstart", 1, "beyond the paper: alignment floor",
-        f"alignment at least the floor that the rank guarantees, {recorded}",
+        f"alignment at least the floor that the rank guarantees, {recorded}, {rounded}",
         rules_of_theory.alignment_stays_above_floor(), at_least="smoke",
         statement="The alignment of every update is at least the floor that its rank guarantees.",
     )  # fmt: skip
@@ -279,7 +293,16 @@ def ledger() -> Mapping[str, Claim]:
     return MappingProxyType(found)
 
 
-def digest() -> str:
-    """Return a hash of all rules as they are worded; a run notes it, so that a page can tell rules that came later."""
-    words = [[claim.name, claim.words, claim.rule, claim.paper] for claim in ledger().values()]
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+def digest() -> dict[str, str]:
+    """Return hashes of the rules, as they are worded and as they are coded, comments and layout apart.
+
+    A run notes them, so that its page can tell rules that came later.
+    """
+    names = ("name", "study", "says", "source", "words", "rule", "paper", "at_least", "timed", "exact")
+    words = [[getattr(claim, name) for name in names] for claim in ledger().values()]
+    code = [ast.dump(ast.parse(inspect.getsource(import_module(f"muonlab.report.{name}")))) for name in _CODE]
+    return {"words": _hash(json.dumps(words)), "code": _hash("".join(code))}
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

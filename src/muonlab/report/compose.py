@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from muonlab.lab.results import Results
 from muonlab.lab.store import NUMERICS
 from muonlab.lab.studies import studies
 from muonlab.lab.summary import command
-from muonlab.report.claims import digest, ledger
+from muonlab.report.claims import Claim, digest, ledger
 from muonlab.report.gather import Found
 from muonlab.report.judging import judge
 from muonlab.report.sections import sections
@@ -29,35 +30,49 @@ def compose(found: Found, smoothing: int = 1) -> Page:
         title=study.title if study else results.study,
         study=results.study,
         profile=results.profile,
-        status=results.status,
-        labels=tuple(_labels(results)),
+        status="open" if found.lost or not results.cells else results.status,
+        labels=tuple(_labels(found)),
         warnings=tuple(_warnings(results)),
-        facts=tuple(_facts(results)),
+        facts=tuple(_facts(found)),
         environment=tuple(_environment(results.environments)),
-        findings=findings({results.study: found}),
+        findings=findings([found]),
         sections=sections(results, smoothing),
         links=tuple(_links(results)),
         problems=found.problems,
-        cells=len(results.cells),
+        cells=len(results.cells) + found.lost,
         done=sum(cell.status == "done" for cell in results.cells),
     )
 
 
-def findings(by_study: Mapping[str, Found], *, whole: bool = False) -> tuple[Finding, ...]:
-    """Return the claims of these studies, decided; the whole ledger if asked."""
+def findings(found: Sequence[Found], *, whole: bool = False) -> tuple[Finding, ...]:
+    """Return the claims of these studies, decided; the whole ledger if asked.
+
+    Of several runs of a study the first that gives a verdict counts, so the one that says most should come first.
+    """
+    by_study: dict[str, list[Found]] = {}
+    for one in found:
+        by_study.setdefault(one.results.study, []).append(one)
     return tuple(
-        judge(claim, found.results if found else None, lost=found.lost if found else 0)
+        _decided(claim, by_study.get(claim.study, []))
         for claim in ledger().values()
-        if (found := by_study.get(claim.study)) or whole
+        if whole or claim.study in by_study
     )
 
 
-def _labels(results: Results) -> Iterator[str]:
+def _decided(claim: Claim, runs: Sequence[Found]) -> Finding:
+    judged = [judge(claim, one.results, lost=one.lost) for one in runs] or [judge(claim, None)]
+    return next((finding for finding in judged if finding.verdict in ("held", "not held")), judged[0])
+
+
+def _labels(found: Found) -> Iterator[str]:
+    results = found.results
     if results.profile != "paper":
         yield f"profile {results.profile}"
     yield from sorted({str(data["label"]) for data in results.head["data"].values()} - {"complete"})
-    if results.status != "done":
-        yield {"open": "incomplete", "failed": "some cells failed"}[results.status]
+    if found.lost or not results.cells or results.status == "open":
+        yield "incomplete"
+    if results.status == "failed":
+        yield "some cells failed"
 
 
 def _warnings(results: Results) -> Iterator[str]:
@@ -69,9 +84,8 @@ def _warnings(results: Results) -> Iterator[str]:
     for data in head["data"].values():
         if data["label"] != "complete":
             yield f"Data: {data['words']}."
-    changed = {name: value for name, value in head["settings"].items() if name not in ("device", "threads")}
-    if changed:
-        yield f"Settings were changed: {', '.join(f'{name} = {value}' for name, value in changed.items())}."
+    if results.changed:
+        yield f"Settings were changed: {', '.join(f'{name} = {value}' for name, value in results.changed.items())}."
     undone = [cell for cell in results.cells if cell.status != "done"]
     if undone:
         of = f"{len(undone)} of {len(results.cells)}"
@@ -101,7 +115,8 @@ def _versions(results: Results) -> Iterator[str]:
         )
 
 
-def _facts(results: Results) -> Iterator[Fact]:
+def _facts(found: Found) -> Iterator[Fact]:
+    results = found.results
     study = studies().get(results.study)
     yield Fact("Command", command(results), code=True)
     if study and study.items:
@@ -111,18 +126,23 @@ def _facts(results: Results) -> Iterator[Fact]:
     seeds = sorted({cell.seed for cell in results.cells})
     yield Fact("Seeds", ", ".join(map(str, seeds[:20])) + (f" and {len(seeds) - 20} more" if len(seeds) > 20 else ""))
     done = sum(cell.status == "done" for cell in results.cells)
-    yield Fact("Cells", f"{done} of {len(results.cells)} done")
+    lost = f", {found.lost} could not be read" if found.lost else ""
+    yield Fact("Cells", f"{done} of {len(results.cells) + found.lost} done{lost}")
     yield Fact("Rules of the claims", _rules(results))
 
 
 def _rules(results: Results) -> str:
     """Return whether the rules are those that stood when the runs began."""
-    noted = {session.get("rules") for session in results.environments}
-    if noted == {digest()}:
-        return f"as they stood when the run began ({digest()[:12]})"
-    if noted <= {None}:
-        return "the run did not note which rules stood when it began"
-    return f"changed since the run began (now {digest()[:12]}): read the verdicts with that in mind"
+    now = digest()
+    noted = [rules for session in results.environments if isinstance(rules := session.get("rules"), dict)]
+    named = f"{now['words'][:12]}, code {now['code'][:12]}"
+    if not noted or len(noted) < len(results.environments):
+        return "not every session noted which rules stood when it began"
+    if any(rules.get("words") != now["words"] for rules in noted):
+        return f"worded otherwise when the run began (now {named}): read the verdicts with that in mind"
+    if any(rules.get("code") != now["code"] for rules in noted):
+        return f"worded as when the run began; the code that applies them has changed since (now {named})"
+    return f"as they stood when the run began ({named})"
 
 
 def _environment(sessions: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:
@@ -152,7 +172,7 @@ def _environment(sessions: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:
         yield from (Fact(f"{where}{name}", value) for name, value in parts.items())
         words = session.get("command")
         if isinstance(words, list):
-            yield Fact(f"{where}typed", " ".join(map(str, words)), code=True)
+            yield Fact(f"{where}typed", shlex.join(map(str, words)), code=True)
 
 
 def _links(results: Results) -> Iterator[Link]:

@@ -106,11 +106,15 @@ def numbers(values: Iterable[object], scale: Scale = "linear") -> Array:
 def series(
     label: str, x: Array, y: Array, spread: Array | None = None, *, colour: str, most: int = MOST_POINTS
 ) -> Series:
-    """Return a curve as numbers, ascending, without those that cannot be drawn, and thinned to ``most`` points."""
+    """Return a curve as numbers, ascending, without those that cannot be drawn, and thinned to ``most`` points.
+
+    A spread that is missing anywhere is left out: a zero in its place would say that the runs agree. Where only some
+    places have one, make two curves of them.
+    """
     kept = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
     kept = kept[np.argsort(x[kept], kind="stable")]
     kept = kept[thinned(len(kept), most)]
-    wide = None if spread is None else tuple(np.where(np.isfinite(spread[kept]), spread[kept], 0.0).tolist())
+    wide = None if spread is None or not np.all(np.isfinite(spread[kept])) else tuple(spread[kept].tolist())
     return Series(clean(label), tuple(x[kept].tolist()), tuple(y[kept].tolist()), wide, colour)
 
 

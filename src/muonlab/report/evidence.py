@@ -26,15 +26,19 @@ class Evidence:
     results: Results | None
     done: Mapping[str, Sequence[CellResult]]
 
-    def runs(self, label: str) -> list[Rows]:
-        """Return the rows of each run at a place."""
+    def cells(self, label: str) -> Sequence[CellResult]:
+        """Return the runs at a place."""
         if label not in self.done:
             raise MissingError(f"{label} was not run")
-        return [cell.metrics for cell in self.done[label]]
+        return self.done[label]
+
+    def runs(self, label: str) -> list[Rows]:
+        """Return the rows of each run at a place."""
+        return [cell.metrics for cell in self.cells(label)]
 
     def last(self, label: str, metric: str) -> float:
         """Return a metric at the end of training, mean over runs."""
-        return _mean(label, metric, [trace(rows[-1:], metric, "epoch")[1].tolist() for rows in self.runs(label)])
+        return _mean(label, metric, [trace([cell.last], metric, "epoch")[1].tolist() for cell in self.cells(label)])
 
     def to_reach(self, labels: Sequence[str], metric: str) -> tuple[float, dict[str, float]]:
         """Return the lowest loss that every run of these places reaches, and each place's mean seconds to it."""
@@ -49,11 +53,7 @@ class Evidence:
 
     def seconds_per_update(self, label: str) -> float:
         """Return the seconds of training per update, mean over runs."""
-        times = [
-            [row["seconds"] / row["step"] for row in rows if row.get("step") and "seconds" in row][-1:]
-            for rows in self.runs(label)
-        ]
-        return _mean(label, "seconds", times)
+        return _mean(label, "seconds", [[cell.seconds_per_update] for cell in self.cells(label)])
 
     def summaries(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the final numbers of every finished cell, with its label."""
@@ -86,11 +86,7 @@ class MissingError(ValueError):
 
 def evidence_of(results: Results) -> Evidence:
     """Return what of a study is finished."""
-    done: dict[str, list[CellResult]] = {}
-    for cell in results.cells:
-        if cell.status == "done":
-            done.setdefault(cell.label, []).append(cell)
-    return Evidence(results, done)
+    return Evidence(results, results.places(status="done"))
 
 
 def _values(label: str, metric: str, rows: Rows) -> Any:

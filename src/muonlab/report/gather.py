@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from muonlab.lab.results import CellResult, Results, listed, read_cell, sessions
 from muonlab.lab.store import FORMAT, HEAD, read_head
 from muonlab.report.values import Problem
 
+Row = Mapping[str, Any]
 _NUMBER = (int, float)
 _AN_EVALUATION = {"step": int, "epoch": _NUMBER, "seconds": _NUMBER}
 _ROWS: Mapping[str, Mapping[str, Any]] = {
@@ -19,8 +20,12 @@ _ROWS: Mapping[str, Mapping[str, Any]] = {
     "cost": {"m": int, "n": int, "method": str, "seconds": _NUMBER},
     "frontier": {"m": int, "n": int, "schedule": str, "steps": int, "seconds": _NUMBER, "alignment": _NUMBER},
     "inequality": {"name": str, "kind": str, "held": bool},
+    "matrix": {"step": int, "name": str},
+    "whole": {"step": int},
 }
 """What a row of each kind must have to be drawn."""
+_RECORDED = ("q", "delta_0", "delta", "epsilon", "chi", "descent", "op_norm", "alignment", "alignment_floor")
+"""Numbers of a certificate, any of which may be missing."""
 LARGEST = 1e300
 """Whole numbers in JSON may be longer than any float."""
 DEPTH = 2
@@ -41,7 +46,8 @@ def runs_in(folder: Path) -> list[Path]:
     if (folder / HEAD).exists():
         return [folder]
     levels = ["/".join(["*"] * depth) for depth in range(1, DEPTH + 1)]
-    return sorted(path.parent for level in levels for path in folder.glob(f"{level}/{HEAD}"))
+    found = {path.parent for level in levels for path in folder.glob(f"{level}/{HEAD}")}
+    return sorted(path for path in found if not path.is_symlink() and not path.parent.is_symlink())
 
 
 def gather(folder: Path) -> Found:
@@ -69,16 +75,23 @@ def _names(folder: Path, problems: list[Problem]) -> list[str]:
     try:
         ordered = listed(folder, begun=False)
     except (ValueError, OSError) as error:
-        problems.append(Problem("cells.json", f"{_words(error, folder)} (cells are shown by name)"))
+        problems.append(Problem("cells.json", f"{words_of(error, folder)} (cells are shown by name)"))
         ordered = []
-    return [*ordered, *(name for name in there if name not in ordered)]
+    names = list(dict.fromkeys([*ordered, *there]))
+    own = [name for name in names if _is_folder_name(name) and not (folder / "cells" / name).is_symlink()]
+    problems += [Problem(f"cells/{name}", "leads out of the run directory") for name in names if name not in own]
+    return own
+
+
+def _is_folder_name(name: str) -> bool:
+    return Path(name).name == name and name not in ("", "..") and "\0" not in name
 
 
 def _sessions(folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:
     try:
         return sessions_of(folder)
     except (ValueError, OSError) as error:
-        problems.append(Problem("env.json", _words(error, folder)))
+        problems.append(Problem("env.json", words_of(error, folder)))
         return []
 
 
@@ -91,28 +104,25 @@ def _data(found: Mapping[str, Any], problems: list[Problem]) -> dict[str, Mappin
 
 def _cell(path: Path, problems: list[Problem]) -> CellResult | None:
     where = f"cells/{path.name}"
-    if not (path / "spec.json").exists():
-        gone = "has no spec.json: it was not written to its end" if path.exists() else "is listed, and is not there"
-        problems.append(Problem(where, gone))
-        return None
     try:
+        if not (path / "spec.json").exists():
+            gone = "has no spec.json: it was not written to its end" if path.exists() else "is listed, and is not there"
+            problems.append(Problem(where, gone))
+            return None
         cell = read_cell(path)
-        cell.certificates()
+        recorded = cell.certificates()
     except (ValueError, OSError) as error:
-        problems.append(Problem(where, _words(error, path.parent.parent)))
+        problems.append(Problem(where, words_of(error, path.parent.parent)))
         return None
     wrong = _wrong(cell)
     if wrong:
         problems.append(Problem(where, wrong))
         return None
-    rows = tuple(row for row in cell.metrics if _is_sound(row))
-    if len(rows) < len(cell.metrics):
-        lost = len(cell.metrics) - len(rows)
-        problems.append(Problem(f"{where}/metrics.jsonl", f"{lost} of {len(cell.metrics)} rows lack what rows have"))
-    return replace(cell, metrics=rows)
+    metrics = _sound_rows(cell.metrics, f"{where}/metrics.jsonl", problems)
+    return replace(cell, metrics=metrics, recorded=_sound_rows(recorded, f"{where}/certificates.jsonl", problems))
 
 
-def _words(error: Exception, folder: Path) -> str:
+def words_of(error: Exception, folder: Path) -> str:
     """Return what an error says, with paths from the run directory: a page is sent to others."""
     return str(error).replace(f"{folder}/", "")
 
@@ -125,14 +135,28 @@ def _wrong(cell: CellResult) -> str:
         return "its points must be words"
     if not all(_is_plain(value) for value in cell.summary.values()):
         return "its summary must have numbers and words only"
-    if not isinstance(cell.jobs, int) or not all(isinstance(session, int) for session in cell.sessions):
+    if not _is(cell.jobs, int) or not all(isinstance(session, int) for session in cell.sessions):
         return "its done.json must count jobs and sessions"
     return ""
 
 
+def _sound_rows(
+    rows: Sequence[Mapping[str, Any]], where: str, problems: list[Problem]
+) -> tuple[Mapping[str, Any], ...]:
+    sound = tuple(row for row in rows if _is_sound(row))
+    if len(sound) < len(rows):
+        problems.append(Problem(where, f"{len(rows) - len(sound)} of {len(rows)} rows lack what rows have"))
+    return sound
+
+
 def _is_sound(row: Mapping[str, Any]) -> bool:
     kinds = _ROWS.get(str(row["event"]), {})
-    return all(_is(row.get(name), kind) for name, kind in kinds.items()) and _all_finite(row.values())
+    numbers = (row.get(name) for name in _RECORDED if row["event"] == "matrix")
+    return (
+        all(_is(row.get(name), kind) for name, kind in kinds.items())
+        and all(number is None or _is(number, _NUMBER) for number in numbers)
+        and _all_finite(row.values())
+    )
 
 
 def _is(value: Any, kind: Any) -> bool:

@@ -52,11 +52,10 @@ def _untested(claim: Claim, given: Evidence, lost: int) -> str:
     """Return why results are no test of a claim; empty if they are."""
     if (results := given.results) is None:
         return f"{claim.study} was not run"
-    changed = [name for name in results.head["settings"] if name not in ("device", "threads")]
     stand_ins = [name for name, data in results.head["data"].items() if data.get("label") == "stand-in"]
     reasons = (
         (_is_smaller(results.profile, claim.at_least), f"the profile {results.profile} is too short a run"),
-        (bool(changed), f"settings were changed: {', '.join(changed)}"),
+        (bool(results.changed), f"settings were changed: {', '.join(results.changed)}"),
         (bool(stand_ins), f"the data are a stand-in for {', '.join(stand_ins)}"),
         (results.status == "open", f"{_unfinished(results)} of {len(results.cells)} cells are not finished"),
         (results.status == "failed", f"{_unfinished(results)} of {len(results.cells)} cells failed"),

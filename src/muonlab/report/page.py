@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from muonlab.report import markup
 from muonlab.report.numbers import Numbers, hover_data, numbers_of
-from muonlab.report.table_text import to_latex, to_markdown
+from muonlab.report.table_text import labelled, to_latex, to_markdown
 from muonlab.report.values import Cell, Entry, Figure, Finding, Index, Page, Section, Spread, Table, Verdict
 
 VERDICTS: tuple[Verdict, ...] = ("held", "not held", "not tested at this scale")
@@ -73,7 +73,7 @@ def study_html(page: Page) -> str:
         ValueError: if a drawing holds more than shapes and text, or two things would have the same anchor.
     """
     _check_names(page.sections)
-    sections = [_shown_section(section) for section in page.sections]
+    sections = [_shown_section(section, page.labels) for section in page.sections]
     return markup.document(
         "study.html",
         scripts=("report.js", "hover.js"),
@@ -108,11 +108,12 @@ def _shown(table: Table, cell: Cell) -> Shown:
     return Shown(table.text(cell), number=repr(cell) if isinstance(cell, float) else str(int(cell)))
 
 
-def _shown_section(section: Section) -> ShownSection:
+def _shown_section(section: Section, labels: Sequence[str]) -> ShownSection:
+    named = [(table, labelled(table, labels)) for table in section.tables]
     return ShownSection(
         section,
         [_shown_figure(figure) for figure in section.figures],
-        [ShownTable(table, grid(table), to_markdown(table), to_latex(table)) for table in section.tables],
+        [ShownTable(table, grid(table), to_markdown(text), to_latex(text)) for table, text in named],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 INK = "#010203"
@@ -38,6 +39,19 @@ def plain_svg(written: bytes, *, name: str, title: str, alt: str) -> str:
         element.text = words
         root.insert(place, element)
     return ET.tostring(root, encoding="unicode", short_empty_elements=True)
+
+
+def labelled_svg(svg: str, labels: Sequence[str]) -> str:
+    """Return a drawing that says below itself what its numbers are of: as a file it stands alone."""
+    if not labels:
+        return svg
+    root = ET.fromstring(svg)
+    left, top, width, height = map(float, root.get("viewBox", "").split())
+    place = {"x": f"{left + 4:g}", "y": f"{top + height + 9:g}", "font-size": "8", "fill": "currentColor"}
+    root.set("viewBox", f"{left:g} {top:g} {width:g} {height + 13:g}")
+    ET.SubElement(root, f"{_SVG}text", place).text = f"muonlab: {', '.join(labels)}"
+    ET.register_namespace("", _SVG[1:-1])
+    return ET.tostring(root, encoding="unicode")
 
 
 def _tidy(element: ET.Element, used: frozenset[str], name: str) -> None:

@@ -12,16 +12,17 @@ from typing import Any
 
 from muonlab import __version__, _checks
 from muonlab.lab import disk
-from muonlab.lab.results import Results
 from muonlab.lab.study import PROFILES
 from muonlab.report.claims import digest
-from muonlab.report.gather import Found, gather, runs_in
+from muonlab.report.gather import Found, gather, runs_in, words_of
 from muonlab.report.values import Entry, Finding, Index, Page, Problem
 
 PAGE = "report.html"
 PARTS = "report"
 INDEX = "index.html"
 LEDGER = "claims.json"
+MARK = b"muonlab"
+"""Of files that may be written over."""
 
 
 def report(folder: str | os.PathLike[str], *, smoothing: int = 1, show: bool = False) -> dict[str, Any]:
@@ -73,7 +74,13 @@ def _write_page(folder: Path, smoothing: int) -> tuple[Page, Found]:
 
     made_of = _made_of(folder, smoothing)  # before reading: what changes meanwhile is new then
     found = gather(folder)
-    page = compose(found, smoothing)
+    try:
+        page = compose(found, smoothing)
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"a page shows what studies write, got {folder} with something else ({type(error).__name__}: {error}): "
+            f"--debug shows where"
+        ) from error
     _write_parts(_own(folder, PARTS), page)
     disk.write(folder / PAGE, study_html(page).encode())
     disk.write(folder / PARTS / "made-of.json", json.dumps(made_of).encode())
@@ -81,13 +88,14 @@ def _write_page(folder: Path, smoothing: int) -> tuple[Page, Found]:
 
 
 def _write_parts(folder: Path, page: Page) -> None:
-    from muonlab.report.table_text import to_latex, to_markdown
+    from muonlab.report.plain_svg import labelled_svg
+    from muonlab.report.table_text import labelled, to_latex, to_markdown
 
     drawn = [figure for section in page.sections for figure in section.figures]
     made = [table for section in page.sections for table in section.tables]
-    files = {f"figures/{figure.name}.svg": figure.svg for figure in drawn}
-    files |= {f"tables/{table.name}.md": to_markdown(table) for table in made}
-    files |= {f"tables/{table.name}.tex": to_latex(table) for table in made}
+    files = {f"figures/{figure.name}.svg": labelled_svg(figure.svg, page.labels) for figure in drawn}
+    files |= {f"tables/{table.name}.md": to_markdown(labelled(table, page.labels)) for table in made}
+    files |= {f"tables/{table.name}.tex": to_latex(labelled(table, page.labels)) for table in made}
     files["claims.json"] = json.dumps([asdict(finding) for finding in page.findings], indent=2, ensure_ascii=False)
     for part in ("figures", "tables"):
         for old in _own(folder, part).iterdir():
@@ -113,40 +121,54 @@ def _made_of(folder: Path, smoothing: int) -> dict[str, Any]:
     """Return what a page depends on: version, rules, smoothing, and the size and time of every file that it reads."""
     names = ("*.json", "cells/*/*.json", "cells/*/*.jsonl")
     files = sorted(path for name in names for path in folder.glob(name))
-    stats = {str(path.relative_to(folder)): [path.stat().st_mtime_ns, path.stat().st_size] for path in files}
+    stats = {str(path.relative_to(folder)): _stamp(path) for path in files}
     return {"muonlab": __version__, "rules": digest(), "smoothing": smoothing, "files": stats}
+
+
+def _stamp(path: Path) -> list[int]:
+    try:
+        found = path.stat()
+    except OSError:  # a link that leads nowhere
+        return []
+    return [found.st_mtime_ns, found.st_size]
 
 
 def _of_all(root: Path, runs: Iterable[Path], smoothing: int) -> dict[str, Any]:
     from muonlab.report.compose import findings
     from muonlab.report.page import index_html
 
-    entries: list[Entry] = []
+    _check_own(root / INDEX, root / LEDGER)
+    made: list[tuple[Entry, Found]] = []
     problems: list[Problem] = []
-    best: dict[str, Found] = {}
     for run in runs:
         where = run.relative_to(root).as_posix()
         try:
             page, found = _write_page(run, smoothing)
-        except ValueError as error:
-            problems.append(Problem(where, str(error)))
+        except (ValueError, OSError) as error:
+            problems.append(Problem(where, words_of(error, run)))
             continue
-        entries.append(Entry(f"{where}/{PAGE}", page))
+        made.append((Entry(f"{where}/{PAGE}", page), found))
         problems += [Problem(f"{where}/{problem.where}", problem.what) for problem in found.problems]
-        known = best.get(page.study)
-        if known is None or _weight(found.results) > _weight(known.results):
-            best[page.study] = found
-    if not entries:
+    if not made:
         raise ValueError(f"no run in {root} could be read, got {problems[0].what} ({problems[0].where}), and so on")
-    every = findings(best, whole=True)
-    disk.write(root / INDEX, index_html(Index("Studies", tuple(entries), every, tuple(problems))).encode())
+    entries = tuple(entry for entry, _ in made)
+    every = findings(sorted((found for _, found in made), key=_weight, reverse=True), whole=True)
+    disk.write(root / INDEX, index_html(Index("Studies", entries, every, tuple(problems))).encode())
     disk.write(root / LEDGER, (json.dumps(_ledger(entries, every), indent=2, ensure_ascii=False) + "\n").encode())
     return _answer(root / INDEX, every, problems) | {"pages": [str(root / entry.path) for entry in entries]}
+
+
+def _check_own(*paths: Path) -> None:
+    """Refuse to write over a file that is not one of ours."""
+    for path in paths:
+        if path.exists() and (not path.is_file() or MARK not in path.read_bytes()):
+            raise ValueError(f"an index replaces only an index, got {path}, which is something else: move it away")
 
 
 def _ledger(entries: Iterable[Entry], every: Iterable[Finding]) -> dict[str, Any]:
     """Return the whole ledger for programs, with what each study was run with."""
     return {
+        "muonlab": __version__,
         "rules": digest(),
         "studies": [
             {"study": entry.page.study, "profile": entry.page.profile, "status": entry.page.status}
@@ -157,11 +179,11 @@ def _ledger(entries: Iterable[Entry], every: Iterable[Finding]) -> dict[str, Any
     }
 
 
-def _weight(results: Results) -> tuple[bool, int, int]:
+def _weight(found: Found) -> tuple[bool, int, int]:
     """Return how much a run of a study says: whether it is done, then its profile, then how many cells it has."""
-    profiles: tuple[str, ...] = PROFILES
+    results, profiles = found.results, tuple[str, ...](PROFILES)
     size = profiles.index(results.profile) if results.profile in profiles else -1
-    return results.status == "done", size, len(results.cells)
+    return results.status == "done" and not found.lost, size, len(results.cells)
 
 
 def _answer(path: Path, findings: Iterable[Finding], problems: Iterable[Problem]) -> dict[str, Any]:

@@ -85,7 +85,8 @@ def ends_below(labels: Sequence[str], upper: str, *, by: float = 0.0, metric: st
         ratios = {label: given.last(label, metric) / bar for label in labels}
         worst = max(ratios, key=ratios.__getitem__)
         words = ", ".join(f"{label} {_percent(ratio)}" for label, ratio in ratios.items())
-        return Decided(ratios[worst] < 1 - by, words, f"against {upper} at {_short(bar)}")
+        held = ratios[worst] <= 1 - by if by else ratios[worst] < 1
+        return Decided(held, words, f"against {upper} at {_short(bar)}")
 
     return decide
 
@@ -130,9 +131,9 @@ def timed(given: Evidence, table: paper.TimedLosses, metric: str = "train_loss")
     groups = {label: given.runs(label) for label in (*paper.OPTIMIZERS, *given.done)}
     _, found = at_fractions(groups, metric, moments(table), of=[label for label in groups if label != SVD])
     losses = {label: [one.mean for one in found[label] if one is not None] for label in paper.OPTIMIZERS}
-    shared = min(map(len, losses.values()))
-    if not shared:
-        raise MissingError("the runs have no losses at the paper's fractions of time")
+    shared, columns = min(map(len, losses.values())), len(table.seconds)
+    if 2 * shared < columns:
+        raise MissingError(f"{columns - shared} of {columns} of the paper's moments are before a first evaluation")
     return {label: row[-shared:] for label, row in losses.items()}  # columns before a first evaluation are left out
 
 

@@ -46,6 +46,8 @@ def alignment_stays_above_floor() -> Rule:
 
     def margin(_: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
         alignment, floor = row.get("alignment"), row.get("alignment_floor")
+        if row.get("status") == "violated":
+            return math.inf
         if alignment is None or floor is None or row.get("status") == "not_applicable":  # of a zero matrix, say
             return None
         return float(floor) / alignment if alignment > 0 else math.inf
@@ -55,7 +57,8 @@ def alignment_stays_above_floor() -> Rule:
 
 def _least_eigenvalue(delta_0: float, kappa: int, q: int) -> float:
     """Return ``1 - δ_0^{(κ+1)^q}``, digits kept where it is small."""
-    return -math.expm1((kappa + 1) ** q * math.log(delta_0)) if delta_0 > 0 else 1.0
+    power = math.exp(min(q * math.log(kappa + 1), 700.0))  # beyond, nothing is left of any residual
+    return -math.expm1(power * math.log(delta_0)) if delta_0 > 0 else 1.0
 
 
 def _every_recorded(margin: Callable[[Mapping[str, Any], Mapping[str, Any]], float | None], what: str) -> Rule:
@@ -64,7 +67,7 @@ def _every_recorded(margin: Callable[[Mapping[str, Any], Mapping[str, Any]], flo
     def decide(given: Evidence) -> Decided:
         covered = {"optimizer": "muon", "polynomial": "taylor"}
         found = [
-            math.inf if row.get("status") == "violated" else margin(cell.spec, row)
+            margin(cell.spec, row)
             for cell, row in given.certificates()
             if all(cell.spec.get(name) == value for name, value in covered.items())
         ]
@@ -78,14 +81,14 @@ def _every_recorded(margin: Callable[[Mapping[str, Any], Mapping[str, Any]], flo
     return decide
 
 
-def inequalities_hold(names: Sequence[str], methods: Callable[[str], bool], *, kind: str | None = None) -> Rule:
+def inequalities_hold(names: Sequence[str], methods: Callable[[str], bool], *, kind: str) -> Rule:
     """Each of these inequalities holds on every run and problem."""
 
     def decide(given: Evidence) -> Decided:
         rows = [
             (cell, row)
             for cell, row in given.rows("inequality")
-            if (not names or row["name"] in names) and methods(str(cell.spec["method"])) and kind in (None, row["kind"])
+            if (not names or row["name"] in names) and methods(str(cell.spec["method"])) and row["kind"] == kind
         ]
         if not rows:
             raise MissingError("no such inequality was checked")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muonlab.lab.results import CellResult, Results
-from muonlab.lab.slopes import IN, slopes_of
+from muonlab.lab.slopes import norms_by_rank, slopes_of
 from muonlab.report import figures, tables
 from muonlab.report.curves import Curve, by_epoch, by_time
 from muonlab.report.values import Figure, Section, Table
@@ -39,12 +39,15 @@ def sections(results: Results, smoothing: int = 1) -> tuple[Section, ...]:
         results: of the study.
         smoothing: evaluations in a running mean of each curve; 1 is none.
     """
-    begun = _places(cell for cell in results.cells if cell.metrics)
-    done = _places(cell for cell in results.cells if cell.status == "done")
+    done = results.places(status="done")
+    begun = {
+        label: done.get(label, cells) for label, cells in results.places().items()
+    }  # others only where none is done
+    alone = all(cell.jobs == 1 for cell in results.cells)  # else seconds are of a shared machine
     parts = (
-        _training(results, begun, done, smoothing),
+        _training(results, begun, done, smoothing, alone=alone),
         _rank(results, done),
-        _costs(done),
+        _costs(done) if alone else None,
         _bounds(done),
         _certificates(begun, done),
         _polynomials(results),
@@ -52,18 +55,9 @@ def sections(results: Results, smoothing: int = 1) -> tuple[Section, ...]:
     return tuple(part for part in parts if part is not None and (part.figures or part.tables))
 
 
-def _places(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
-    """Return cells by label, in their order."""
-    found: dict[str, list[CellResult]] = {}
-    for cell in cells:
-        found.setdefault(cell.label, []).append(cell)
-    return found
-
-
-def _training(results: Results, begun: Places, done: Places, smoothing: int) -> Section | None:
+def _training(results: Results, begun: Places, done: Places, smoothing: int, *, alone: bool) -> Section | None:
     trained = _with(begun, "evaluation")
     finished = _with(done, "evaluation")
-    alone = all(cell.jobs == 1 for cell in results.cells)  # else seconds are of a shared machine
     title = "Loss by epoch and by seconds of training" if alone else "Loss by epoch"
     drawn = figures.training_figure("training", title, _curves(trained, smoothing, over_time=alone))
     made: list[Table | None] = [tables.final_losses(finished)] if finished else []
@@ -97,44 +91,36 @@ def _curves(places: Places, smoothing: int, *, over_time: bool) -> dict[tuple[st
 
 
 def _rank(results: Results, done: Places) -> Section | None:
-    norms: dict[str, dict[int, list[float]]] = {}
-    for cells in done.values():
-        for cell in cells:
-            found = [
-                row["gradient_nuclear_norm"] for row in cell.metrics if _is_number(row.get("gradient_nuclear_norm"))
-            ]
-            width = cell.spec.get("first_width")
-            if found and isinstance(width, int):
-                name = cell.points.get("optimizer", cell.label)
-                norms.setdefault(name, {}).setdefault(min(width, IN), []).append(sum(found) / len(found))
+    norms = norms_by_rank(cell for cells in done.values() for cell in cells)
     if not norms:
         return None
-    made = []
-    if results.status == "done":
-        with suppress(ValueError, LookupError, TypeError):  # too few ranks for a slope, or another study's rows
-            made = [tables.slopes(slopes_of(results))]
+    made = [tables.slopes(slopes_of(results))] if all(len(by_rank) > 1 for by_rank in norms.values()) else []
     words = "The epoch mean of the nuclear norm of the gradient of one layer, against that layer's rank."
     return _section("rank", "Rank", words, [figures.rank_figure(norms)], made)
 
 
 def _costs(done: Places) -> Section | None:
+    found = {label: _mean_summary(cells) for label, cells in done.items()}
     timed = {
-        label: cells[0]
-        for label, cells in done.items()
-        if all(_is_number(cells[0].summary.get(name)) for name in ("predicted_ratio", "measured_ratio"))
+        label: summary for label, summary in found.items() if {"predicted_ratio", "measured_ratio"} <= set(summary)
     }
     if not timed:
         return None
-    rows = [{"m": cell.spec.get("m"), "n": cell.spec.get("n"), **cell.summary} for cell in timed.values()]
-    plans = [row for cell in timed.values() for row in cell.metrics if row["event"] == "frontier"]
-    words = "An SVD against three Newton–Schulz steps, shape by shape, and what the planner would choose instead."
+    rows = [{**done[label][0].spec, **summary} for label, summary in timed.items()]
+    plans = [row for label in timed for row in done[label][0].metrics if row["event"] == "frontier"]
+    words = "An SVD against Newton–Schulz steps, shape by shape, and what the planner would choose instead."
     drawn = [
         figures.cost_figure(rows),
         figures.frontier_figure(plans, title="Planner: time of an orthogonalization against its alignment"),
     ]
-    return _section(
-        "cost", "Cost", words, drawn, [tables.costs({label: cell.summary for label, cell in timed.items()})]
-    )
+    return _section("cost", "Cost", words, drawn, [tables.costs(timed)])
+
+
+def _mean_summary(cells: Sequence[CellResult]) -> dict[str, float]:
+    """Return the numbers that every run of a place sums up to, as means."""
+    numbers = [{name: value for name, value in cell.summary.items() if _is_number(value)} for cell in cells]
+    shared = [name for name in numbers[0] if all(name in one for one in numbers)]
+    return {name: statistics.fmean(one[name] for one in numbers) for name in shared}
 
 
 def _bounds(done: Places) -> Section | None:
@@ -170,6 +156,8 @@ def _certificates(begun: Places, done: Places) -> Section | None:
     if not recorded:
         return None
     words = "What the proofs say about the momenta of these very runs, as recorded while they trained."
+    if len(recorded) > MOST_LAYER_FIGURES:
+        words += f" Figures are of the first {MOST_LAYER_FIGURES} of {len(recorded)}."
     return _section("certificates", "Certificates", words, drawn, [tables.certificates(done)])
 
 
@@ -184,14 +172,15 @@ def _polynomials(results: Results) -> Section | None:
         if cell.spec.get("optimizer") != "muon" or not isinstance(q, int) or not 0 <= q <= 50:
             continue
         if name == "taylor" and isinstance(kappa, int) and 1 <= kappa <= 30:
-            label, p = f"Taylor, κ={kappa}", taylor(kappa)
-        elif name in PRESETS:
-            label, p = str(name), preset(str(name)).polynomial
+            label, schedule = f"Taylor, κ={kappa}", Schedule.repeat(taylor(kappa), q)
+        elif isinstance(name, str) and name in PRESETS:
+            label, schedule = name, preset(name).schedule(q)
         else:
             continue
-        used.setdefault(label, p)
-        schedules.setdefault(f"{label}, q={q}", Schedule((p,) * q, name=f"{label} x{q}"))
-    if not used:
+        if len(set(schedule.polynomials)) == 1:  # others have no one step to draw
+            used.setdefault(label, schedule.polynomials[0])
+        schedules.setdefault(f"{label}, q={q}", schedule)
+    if not schedules:
         return None
     words = "The polynomials of the Newton–Schulz steps that this study takes."
     return _section(

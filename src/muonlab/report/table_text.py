@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from muonlab.report.values import Table
 
@@ -51,6 +52,18 @@ _BLOCK = re.compile(r"^(\d*)([#+=.)-])")
 """What makes of a line of Markdown a heading, a rule or an entry of a list, when it is the first sign."""
 _LATIN = 0x24F
 """The last letter that LaTeX prints without a package for another script."""
+
+
+def labelled(table: Table, labels: Sequence[str]) -> Table:
+    """Return a table whose caption says what its numbers are of: what is pasted elsewhere loses its page.
+
+    Example:
+        >>> labelled(Table("t", "Losses", "Means.", ("",), ()), ["profile small", "subset"]).caption
+        'Means. Made with muonlab: profile small, subset.'
+    """
+    if not labels:
+        return table
+    return replace(table, caption=f"{table.caption} Made with muonlab: {', '.join(labels)}.".strip())
 
 
 def to_markdown(table: Table) -> str:

@@ -74,18 +74,18 @@ def _about_time(table: paper.TimedLosses | None, seconds: Sequence[float], but: 
 
 def speed(places: Places) -> Table:
     """Return updates per second and seconds per update; an orthogonalization by its difference from SGD-M."""
-    times = {label: [_per_update(cell) for cell in cells] for label, cells in places.items()}
+    times = {label: [cell.seconds_per_update for cell in cells] for label, cells in places.items()}
     sound = {label: [one for one in found if one is not None] for label, found in times.items()}
     plain = spread(sound[SGD_M]).mean if sound.get(SGD_M) else None
     rows = []
     for label, found in sound.items():
         mean = spread(found).mean if found else None
-        beyond = None if plain is None or mean is None or label == SGD_M else mean - plain
+        beyond = mean - plain if plain and mean and mean > plain else None
         rows.append((label, _reciprocal(mean), mean, beyond))
     caption = "Seconds of training alone, mean over runs."
     if plain is not None:
-        caption += " Orthogonalization: of all matrices in an update, as the difference from an update of SGD-M."
-    header = (_axes(places), "updates per second", "seconds per update", "seconds per orthogonalization")
+        caption += " Orthogonalization: of all matrices together, as the difference from an update of SGD-M."
+    header = (_axes(places), "updates per second", "seconds per update", "of these orthogonalization")
     if plain is None:
         return Table("speed", "Speed", caption, header[:3], tuple(row[:3] for row in rows), digits=3)
     return Table("speed", "Speed", caption, header, tuple(rows), digits=3)
@@ -172,8 +172,8 @@ def _last_step(cell: CellResult) -> list[Mapping[str, Any]]:
 
 
 def _last(cells: Sequence[CellResult], metric: str) -> list[float]:
-    """Return the last value of a metric in each run; empty if one has none."""
-    values = [trace(cell.metrics, metric, "seconds")[1][-1:] for cell in cells]
+    """Return a metric at the last evaluation of each run; empty if one has none."""
+    values = [trace([cell.last], metric, "seconds")[1] for cell in cells]
     return [float(value[0]) for value in values] if all(map(len, values)) else []
 
 
@@ -196,11 +196,6 @@ def _number(values: Sequence[Any]) -> float | None:
 def _whole(values: Sequence[float]) -> Cell:
     mean = _number(values)
     return None if mean is None else int(mean) if mean.is_integer() else mean
-
-
-def _per_update(cell: CellResult) -> float | None:
-    rows = [row for row in cell.metrics if row.get("step") and row["event"] == "evaluation"]
-    return rows[-1]["seconds"] / rows[-1]["step"] if rows else None
 
 
 def _reciprocal(value: float | None) -> float | None:

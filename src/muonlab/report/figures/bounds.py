@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from matplotlib.lines import Line2D
 from muonlab.report import drawing
 from muonlab.report.drawing import Traced
 from muonlab.report.plain_svg import INK
-from muonlab.report.style import LINES, OTHERS, Look, looks
-from muonlab.report.values import Figure, Series
+from muonlab.report.style import LINES, OTHERS, looks
+from muonlab.report.values import Figure, Panel
 
 Row = Mapping[str, Any]
 MOST_LINES = 120
 X_NAME = "average nuclear norm of ∇f"
+LONG = drawing.HUGE**2
+"""Ends of a strip's vertical scale: far beyond what is drawn."""
 
 
 @dataclass
@@ -29,24 +32,24 @@ class _Line:
 
     problem: str
     method: str
-    measured: list[float] = field(default_factory=list)
-    bounds: list[tuple[str, float]] = field(default_factory=list)
+    measured: float
+    bounds: list[tuple[str, float]]
     place: float = 0.0
 
 
 def bounds_figure(
     rows: Sequence[Row], *, name: str = "bounds", title: str = "Measured gradient norms and their bounds"
 ) -> Figure | None:
-    """Return a dot for each measured average and a tick for each of its bounds, on a log axis, grouped by problem.
+    """Return a dot for each measured average and a mark for each of its bounds, on a log axis, grouped by problem.
 
     Args:
         rows: with ``problem``, ``method``, ``measured``, ``bound`` (a number) and ``name`` of the bound; those of the
-            same problem and method share a line.
+            same problem and method share a line, and what was measured with other seeds is averaged.
         name: of the figure.
         title: of the figure.
     """
     found = _lines(rows)
-    every = [line for line in found if line.measured]
+    every = [line for line in found if math.isfinite(line.measured)]
     lines = every[:MOST_LINES]
     if not lines:
         return None
@@ -62,29 +65,35 @@ def bounds_figure(
         _tick_words(axes, lines, heads)
         entries: list[tuple[str, Artist]] = [("measured", _key("o", INK))]
         drawing.legend(canvas, entries + [(bound, _key(*mark)) for bound, mark in marks.items()])
-        traced = Traced(axes, X_NAME, "line", [_series(line, how[line.method]) for line in lines])
+        traced = Traced(axes, X_NAME, "", [])
         caption = (
-            "Dots are measured averages over a run, in the colour of their method; the other marks are bounds on them, "
+            "Dots are measured averages over runs, in the colour of their method; the other marks are bounds on them, "
             "and each should be right of its dot."
         )
         if len(every) > len(lines):
             caption += f" The first {len(lines)} of {len(every)} lines are drawn."
         if len(found) > len(every):
             caption += f" {len(found) - len(every)} without a positive finite average are left out."
-        return drawing.finish(canvas, [traced], name=name, title=title, alt=_alt(lines), caption=caption)
+        figure = drawing.finish(canvas, [traced], name=name, title=title, alt=_alt(lines), caption=caption)
+        strips = [_strip(figure.panels[0], line, how[line.method].colour, marks) for line in lines]
+        return replace(figure, panels=tuple(strips))
 
 
 def _lines(rows: Sequence[Row]) -> list[_Line]:
-    found: dict[tuple[str, str], _Line] = {}
+    measured: dict[tuple[str, str], dict[float, None]] = {}
+    bounds: dict[tuple[str, str], dict[tuple[str, float], None]] = {}
     for row in rows:
-        measured, bound = drawing.numbers([row.get("measured"), row.get("bound")], "log").tolist()
-        problem, method = (drawing.clean(row.get(key, "")) for key in ("problem", "method"))
-        line = found.setdefault((problem, method), _Line(problem, method))
-        if math.isfinite(measured) and measured not in line.measured:
-            line.measured.append(measured)
+        value, bound = drawing.numbers([row.get("measured"), row.get("bound")], "log").tolist()
+        key = drawing.clean(row.get("problem", "")), drawing.clean(row.get("method", ""))
+        averages, ahead = measured.setdefault(key, {}), bounds.setdefault(key, {})
+        if math.isfinite(value):
+            averages[value] = None  # once, though every bound of a run repeats it
         if math.isfinite(bound):
-            line.bounds.append((drawing.clean(row.get("name", "bound")), bound))
-    return list(found.values())
+            ahead[drawing.clean(row.get("name", "bound")), bound] = None
+    return [
+        _Line(*key, statistics.fmean(averages) if averages else math.nan, list(bounds[key]))
+        for key, averages in measured.items()
+    ]
 
 
 def _placed(lines: list[_Line], problems: Sequence[str]) -> dict[str, float]:
@@ -107,14 +116,12 @@ def _marks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _draw(axes: Axes, line: _Line, colour: str, marks: Mapping[str, tuple[str, str]]) -> None:
-    values = line.measured + [value for _, value in line.bounds]
+    values = [line.measured, *(value for _, value in line.bounds)]
     axes.plot([min(values), max(values)], [line.place] * 2, color=colour, linewidth=0.9, alpha=0.55, linestyle=LINES[0])
     for bound, value in line.bounds:
         marker, ink = marks[bound]
         axes.plot([value], [line.place], marker=marker, color=ink, markersize=8, markeredgewidth=1.8)
-    axes.plot(
-        line.measured, [line.place] * len(line.measured), marker="o", color=colour, linestyle="none", markersize=5
-    )
+    axes.plot([line.measured], [line.place], marker="o", color=colour, markersize=5)
 
 
 def _tick_words(axes: Axes, lines: Sequence[_Line], heads: Mapping[str, float]) -> None:
@@ -132,17 +139,33 @@ def _key(marker: str, colour: str) -> Line2D:
     return Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=7, markeredgewidth=1.6)
 
 
-def _series(line: _Line, look: Look) -> Series:
-    """Return a line's points; its words have the numbers, since its height is only a place."""
-    said = ", ".join([f"measured {value:.3g}" for value in line.measured] + [f"{n} {v:.3g}" for n, v in line.bounds])
-    x = np.array(line.measured + [value for _, value in line.bounds])
-    return drawing.series(f"{line.problem}, {line.method}: {said}", x, np.full(len(x), line.place), colour=look.colour)
+def _strip(panel: Panel, line: _Line, colour: str, marks: Mapping[str, tuple[str, str]]) -> Panel:
+    """Return a line as a panel of its own, in which each mark's value is its number.
+
+    The height of a mark says only which line it is on, and must not be read as a number. So the strip's own vertical
+    scale is that of the values, and so long that all of them lie on its middle.
+    """
+    left, top, right, bottom = panel.box
+    low, high = panel.y_range
+    tall = (bottom - top) / (high - low)
+    middle = bottom - (line.place - low) * tall
+    points = [("measured", line.measured, colour), *((bound, value, marks[bound][1]) for bound, value in line.bounds)]
+    series = [drawing.series(label, np.array([x]), np.array([x]), colour=ink) for label, x, ink in points]
+    return replace(
+        panel,
+        x_name=f"{line.method} on {line.problem}: {X_NAME}",
+        y_name="value",
+        box=(left, round(middle - tall / 2, 2), right, round(middle + tall / 2, 2)),
+        y_range=(1 / LONG, LONG),
+        y_scale="log",
+        series=tuple(series),
+    )
 
 
 def _alt(lines: Sequence[_Line]) -> str:
-    pairs = [(line, value / max(line.measured)) for line in lines for _, value in line.bounds]
+    pairs = [(line, value / line.measured) for line in lines for _, value in line.bounds]
     where = f"{len(lines)} lines, a method on a problem each"
-    ends = drawing.listed([(f"{line.method} on {line.problem}", line.measured[0]) for line in lines], most=3)
+    ends = drawing.listed([(f"{line.method} on {line.problem}", line.measured) for line in lines], most=3)
     if not pairs:
         return f"{where}. Measured averages: {ends}. No bounds."
     tight, loose = min(pairs, key=lambda pair: pair[1]), max(pairs, key=lambda pair: pair[1])

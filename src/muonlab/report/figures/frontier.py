@@ -79,7 +79,10 @@ def _alignment(row: Row) -> float:
 def _choice(shape: str, row: Row) -> str:
     steps = drawing.number(row.get("steps"))
     schedule = str(row.get("schedule", "?")).removesuffix(f" x{steps:g}")
-    words = [f"{shape}: {schedule} × {steps:g}", *(str(row[key]) for key in ("prescale", "method") if row.get(key))]
+    words = [
+        f"{shape}: {schedule}, {steps:g} steps",
+        *(str(row[key]) for key in ("prescale", "method") if row.get(key)),
+    ]
     floor = drawing.number(row.get("floor"))
     return ", ".join(words) + (f", floor {floor:.3g}" if np.isfinite(floor) else "")
 

@@ -1,4 +1,4 @@
-"""Certificates of every layer over training: residual, polar error, its factor in the bound, and alignment."""
+"""Certificates of every layer over training: residual, polar error and its factor, descent, gain and alignment."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ WHOLE = Look("#777788", "", "-.")
 
 @dataclass(frozen=True)
 class _Kind:
-    """A panel: how it is named and what of a row it shows."""
+    """A panel: how it is named, what of a row it shows, and the least height of its axis, lest rounding fill it."""
 
     name: str
     scale: Scale
     value: Callable[[Row], float]
+    least: float = 0.0
 
 
-def _field(*names: str) -> Callable[[Row], float]:
-    def value(row: Row) -> float:
-        return next((found for name in names if np.isfinite(found := drawing.number(row.get(name)))), float("nan"))
-
-    return value
+def _field(name: str) -> Callable[[Row], float]:
+    return lambda row: drawing.number(row.get(name))
 
 
 _KINDS = (
     _Kind("1 − residual δ", "log", lambda row: 1 - drawing.number(row.get("delta"))),
     _Kind("polar error ε", "linear", _field("epsilon")),
     _Kind("factor χ", "log", _field("chi")),
-    _Kind("alignment ρ/s", "linear", _field("alignment", "descent")),
+    _Kind("descent ρ", "linear", _field("descent"), least=0.01),
+    _Kind("gain s", "linear", _field("op_norm"), least=0.01),
+    _Kind("alignment ρ/s", "linear", _field("alignment"), least=0.01),
 )
 _FLOOR = _field("alignment_floor")
 
@@ -50,7 +50,7 @@ _FLOOR = _field("alignment_floor")
 def layers_figure(
     rows: Sequence[Row], *, name: str = "layers", title: str = "Certificates of every layer over training"
 ) -> Figure | None:
-    """Return δ_q (as 1 − δ_q, on a log axis), ε_q, χ_q and the alignment with its floor, a line for each layer.
+    """Return δ_q (as 1 − δ_q, on a log axis), ε_q, χ_q, ρ, s and ρ/s with its floor over steps, a line for each layer.
 
     A residual close to 1 is what small singular values leave; 1 − δ_q tells 0.9999 from 0.99999999, δ_q does not.
 
@@ -76,7 +76,9 @@ def layers_figure(
         if kinds[-1] is _KINDS[-1]:
             panels[-1] = _alignment(panels[-1], layers, how, whole)
             entries += [("whole network", Line2D([], [], color=WHOLE.colour, linestyle="-."))] if whole else []
-            entries += [("floor", Line2D([], [], color=INK, linestyle="--", linewidth=1))]
+            entries += [("floor", Line2D([], [], color=INK, linestyle="--", linewidth=1))] if _floors(layers) else []
+        for axes, kind in zip(grid, kinds, strict=False):
+            _widen(axes, kind.least)
         drawing.legend(canvas, entries)
         return drawing.finish(
             canvas, panels, name=name, title=title, alt=_alt(kinds, layers), caption=_caption(kinds, layers)
@@ -137,34 +139,50 @@ def _alignment(
     return Traced(panel.axes, panel.x_name, panel.y_name, [*panel.series, *more])
 
 
+def _widen(axes: Axes, least: float) -> None:
+    low, high = axes.get_ylim()
+    if high - low < least:
+        axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
+
+
 def _layer_words(label: str) -> str:
     """Return a layer's name as the legend has it: both ends of a long one tell it from others."""
     words = drawing.clean(label).removesuffix(".weight")
     return words if len(words) <= 26 else f"{words[:13]}…{words[-12:]}"
 
 
+def _floors(layers: Mapping[str, Sequence[Row]]) -> list[float]:
+    return [value for rows in layers.values() for row in rows if np.isfinite(value := _FLOOR(row))]
+
+
 def _caption(kinds: Sequence[_Kind], layers: Mapping[str, Sequence[Row]]) -> str:
-    words = ["Measured on the momentum of each layer while training."]
+    words = ["Measured on the momentum M of each layer and its update O while training."]
     if kinds[0] is _KINDS[0]:
         words.append(
             "The residual is shown as 1 − δ on a log axis, where residuals near 1 can be told apart: higher is better."
         )
-    words.append("Dashed: the alignment guaranteed for every matrix of that rank.")
+    said = {"descent ρ": "ρ = ⟨M, O⟩/‖M‖_*", "gain s": "s = ‖O‖_op"}
+    defined = [said[kind.name] for kind in kinds if kind.name in said]
+    if defined:
+        words.append(f"{', '.join(defined)}.")
+    if kinds[-1] is _KINDS[-1] and _floors(layers):
+        words.append("Dashed: what exact arithmetic guarantees of the alignment, for every matrix of that shape.")
     if len(layers) > LEGEND:
         words.append(f"All {len(layers)} layers are drawn; the legend has the first {LEGEND}.")
     return " ".join(words)
 
 
 def _alt(kinds: Sequence[_Kind], layers: Mapping[str, Sequence[Row]]) -> str:
-    words = []
+    ends = []
     for kind in kinds:
-        last = []
-        for label, rows in layers.items():
-            y = _points(kind, rows)[1]
-            if np.any(np.isfinite(y)):
-                last.append((_layer_words(label), float(y[np.isfinite(y)][-1])))
-        words.append(f"{kind.name} at the end: {drawing.listed(last, most=3)}.")
-    floors = [value for rows in layers.values() for row in rows if np.isfinite(value := _FLOOR(row))]
-    if floors:
-        words.append(f"Floors are {min(floors):.3g} to {max(floors):.3g}.")
-    return " ".join(words)
+        last = [(float(y[np.isfinite(y)][-1]), _layer_words(label)) for label, rows in layers.items()
+                if np.any(np.isfinite(y := _points(kind, rows)[1]))]  # fmt: skip
+        low, high = f"{min(last)[0]:.3g}", f"{max(last)[0]:.3g}"
+        ends.append(f"{kind.name} {low}" if low == high else f"{kind.name} {low} ({min(last)[1]}) to {high}")
+    count = "one layer" if len(layers) == 1 else f"{len(layers)} layers, lowest and highest"
+    words = f"At the end, of {count}: {'; '.join(ends)}."
+    floors = _floors(layers) if kinds[-1] is _KINDS[-1] else []
+    if not floors:
+        return words
+    low, high = f"{min(floors):.3g}", f"{max(floors):.3g}"
+    return f"{words} The floor of the alignment is {low if low == high else f'{low} to {high}'}."

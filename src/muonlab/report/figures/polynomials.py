@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from muonlab.polynomials import Polynomial, Preset, Schedule
+from muonlab.polynomials import Polynomial, Schedule
 from muonlab.report import drawing
 from muonlab.report.drawing import Array, Traced
 from muonlab.report.plain_svg import INK
@@ -21,7 +21,7 @@ POINTS, FINE = 241, 1441
 
 
 def tau_phi_figure(
-    polynomials: Iterable[Polynomial | Preset] | Mapping[str, Polynomial],
+    polynomials: Mapping[str, Polynomial],
     *,
     name: str = "tau-phi",
     title: str = "τ and φ of step polynomials",
@@ -29,21 +29,20 @@ def tau_phi_figure(
     """Return τ(λ) and φ(u) on [0, 1], with ``u^{κ+1}`` dashed beside φ.
 
     Args:
-        polynomials: by label, or as they are named.
+        polynomials: by label.
         name: of the figure.
         title: of the figure.
     """
-    named = _named(polynomials)
-    if not named:
+    if not polynomials:
         return None
-    how, unit = looks(named), np.linspace(0, 1, POINTS)
+    how, unit = looks(polynomials), np.linspace(0, 1, POINTS)
     with drawing.sheet(2.9) as canvas:
         left, right = canvas.subplots(1, 2)
-        tau, handles = _curves(left, "λ", "τ(λ)", {label: (unit, p.tau(unit)) for label, p in named.items()}, how)
-        phi, _ = _curves(right, "u", "φ(u)", {label: (unit, p.phi(unit)) for label, p in named.items()}, how)
+        tau, handles = _curves(left, "λ", "τ(λ)", {label: (unit, p.tau(unit)) for label, p in polynomials.items()}, how)
+        phi, _ = _curves(right, "u", "φ(u)", {label: (unit, p.phi(unit)) for label, p in polynomials.items()}, how)
         more = []
-        for kappa in sorted({p.kappa for p in named.values()}):
-            look = next(how[label] for label, p in named.items() if p.kappa == kappa)
+        for kappa in sorted({p.kappa for p in polynomials.values()}):
+            look = next(how[label] for label, p in polynomials.items() if p.kappa == kappa)
             right.plot(unit, unit ** (kappa + 1), color=look.colour, linestyle="--", linewidth=1.1)
             more.append(drawing.series(f"u^{kappa + 1}", unit, unit ** (kappa + 1), colour=look.colour))
         dashed = Line2D([], [], color=INK, linestyle="--", linewidth=1.1)
@@ -53,28 +52,26 @@ def tau_phi_figure(
             [tau, Traced(phi.axes, phi.x_name, phi.y_name, [*phi.series, *more])],
             name=name,
             title=title,
-            alt=_alt(named),
+            alt=_alt(polynomials),
             caption="A step takes λ to τ(λ) and the residual u = 1 − λ to φ(u). Where φ lies under the dashed u^(κ+1) "
             "one step raises the residual to that power or better.",
         )
 
 
 def response_figure(
-    schedules: Iterable[Schedule] | Mapping[str, Schedule],
+    schedules: Mapping[str, Schedule],
     *,
     name: str = "response",
     title: str = "What schedules do to a singular value",
     smallest: float = 1e-4,
 ) -> Figure | None:
     """Return ``F_q(s)`` against s on a log axis, from ``smallest`` to 1."""
-    items = schedules.items() if isinstance(schedules, Mapping) else ((str(one), one) for one in schedules)
-    named = dict(items)
-    if not named:
+    if not schedules:
         return None
-    how, s = looks(named), np.geomspace(smallest, 1, FINE)
+    how, s = looks(schedules), np.geomspace(smallest, 1, FINE)
     with drawing.sheet(3.0) as canvas:
         with np.errstate(all="ignore"):  # what overflows is not drawn
-            values = {label: (s, drawing.numbers(F(s))) for label, F in named.items()}
+            values = {label: (s, drawing.numbers(F(s))) for label, F in schedules.items()}
         panel, handles = _curves(canvas.subplots(), "singular value s", "F(s) after all steps", values, how, log=True)
         panel.axes.axhline(1, color=INK, linewidth=0.8, alpha=0.5)
         drawing.legend(canvas, list(handles.items()))
@@ -85,16 +82,6 @@ def response_figure(
             "An exact polar factor takes every s > 0 to 1; the sooner a curve reaches 1, the fewer directions it loses."
         )
         return drawing.finish(canvas, [panel], name=name, title=title, alt=alt, caption=caption)
-
-
-def _named(polynomials: Iterable[Polynomial | Preset] | Mapping[str, Polynomial]) -> dict[str, Polynomial]:
-    if isinstance(polynomials, Mapping):
-        return dict(polynomials)
-    return {one.name if isinstance(one, Preset) else str(one): _polynomial(one) for one in polynomials}
-
-
-def _polynomial(one: Polynomial | Preset) -> Polynomial:
-    return one.polynomial if isinstance(one, Preset) else one
 
 
 def _curves(
@@ -111,7 +98,7 @@ def _curves(
     return Traced(axes, x_name, y_name, series), handles
 
 
-def _alt(named: Mapping[str, Polynomial]) -> str:
-    ends = ", ".join(f"{drawing.short(label, 30)} {p.tau(1.0):.3g}" for label, p in list(named.items())[:6])
-    halves = drawing.listed([(label, float(p.phi(0.5))) for label, p in named.items()])
+def _alt(polynomials: Mapping[str, Polynomial]) -> str:
+    ends = ", ".join(f"{drawing.short(label, 30)} {p.tau(1.0):.3g}" for label, p in list(polynomials.items())[:6])
+    halves = drawing.listed([(label, float(p.phi(0.5))) for label, p in polynomials.items()])
     return f"τ(0) is 0; τ(1) is {ends}. A residual of one half becomes: {halves}."

@@ -1,4 +1,4 @@
-"""Growth of the gradient's nuclear norm with the rank (Kim & Oh 2026, Figure 4 and Table 8)."""
+"""Growth of the gradient's nuclear norm with the rank (Kim & Oh 2026, Figure 9 and Table 8)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muonlab.lab.slopes import RankSlopes, rank_slopes
 from muonlab.report import drawing
 from muonlab.report.drawing import Array, Traced
 from muonlab.report.style import Look, looks
-from muonlab.report.values import Figure
+from muonlab.report.values import Figure, Series
 
 Norms = Mapping[str, Mapping[int, Sequence[float]]]
 
@@ -26,7 +26,8 @@ class _Growth:
     label: str
     ranks: Array
     mean: Array
-    std: Array | None
+    std: Array
+    """NaN where there is one run."""
     slopes: RankSlopes | None
 
 
@@ -47,7 +48,9 @@ def rank_figure(norms: Norms, *, name: str = "rank", title: str = "Gradient norm
         first, handles = _panel(grid[0], found, how, normalised=False)
         second, _ = _panel(grid[1], found, how, normalised=True)
         drawing.legend(canvas, [(_entry(one), handle) for one, handle in zip(found, handles, strict=True)])
-        seeds = " with ± one standard deviation over seeds" if any(one.std is not None for one in found) else ""
+        several = np.concatenate([np.isfinite(one.std) for one in found])
+        seeds = " with ± one standard deviation over seeds" if several.any() else ""
+        seeds += " where there are several" if several.any() and not several.all() else ""
         caption = (
             f"Mean over the epochs of the watched layer's gradient norm{seeds}; lines are least-squares fits of "
             f"logarithms. Slopes are the exponents of r on the left and on the right, there less by one half."
@@ -64,10 +67,9 @@ def _growth(label: str, by_rank: Mapping[int, Sequence[float]]) -> _Growth | Non
     if not sound:
         return None
     means = [statistics.fmean(values) for values in sound.values()]
-    several = any(len(values) > 1 for values in sound.values())
-    std = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in sound.values()]
+    std = [statistics.stdev(values) if len(values) > 1 else math.nan for values in sound.values()]
     slopes = rank_slopes(list(sound), means) if len(sound) > 1 else None
-    return _Growth(label, np.array(list(sound), float), np.array(means), np.array(std) if several else None, slopes)
+    return _Growth(label, np.array(list(sound), float), np.array(means), np.array(std), slopes)
 
 
 def _panel(
@@ -76,12 +78,11 @@ def _panel(
     x_name, y_name = "rank r", "nuclear norm of ∇f, over √r" if normalised else "nuclear norm of ∇f"
     drawing.name_axes(axes, x_name, y_name, x_scale="log", y_scale="log")
     handles: list[Artist] = []
-    series = []
+    series: list[Series] = []
     for one in found:
         look, by = how[one.label], np.sqrt(one.ranks) if normalised else np.ones_like(one.ranks)
-        y, std = one.mean / by, None if one.std is None else one.std / by
-        low = None if std is None else np.minimum(std, 0.9 * y)  # a bar that ends at zero has no end on a log axis
-        bars = None if std is None or low is None else np.stack([low, std])
+        y, std = one.mean / by, one.std / by
+        bars = np.stack([np.minimum(std, 0.9 * y), std])  # a bar that ends at zero has no end on a log axis
         axes.errorbar(one.ranks, y, bars, color=look.colour, linestyle="none", elinewidth=1.0, capsize=2.5)
         (points,) = axes.plot(one.ranks, y, color=look.colour, marker=look.marker, linestyle="none", markersize=6)
         handles.append(points)
@@ -90,9 +91,20 @@ def _panel(
             log_r, log_y = np.log(one.ranks), np.log(y)
             fit = np.exp(log_y.mean() + slope * (log_r - log_r.mean()))
             axes.plot(one.ranks, drawing.numbers(fit, "log"), color=look.colour, linewidth=1.4)
-        series.append(drawing.series(one.label, one.ranks, y, std, colour=look.colour))
+        series += _series(one, y, std, look.colour)
     _rank_ticks(axes, sorted({int(rank) for one in found for rank in one.ranks}))
     return Traced(axes, x_name, y_name, series), handles
+
+
+def _series(one: _Growth, y: Array, std: Array, colour: str) -> list[Series]:
+    """Return the points; where some ranks have one run only, these are a curve of their own, without a spread."""
+    several = np.isfinite(std)
+    if several.all() or not several.any():
+        return [drawing.series(one.label, one.ranks, y, std, colour=colour)]
+    return [
+        drawing.series(one.label, one.ranks[several], y[several], std[several], colour=colour),
+        drawing.series(f"{one.label}, one run", one.ranks[~several], y[~several], colour=colour),
+    ]
 
 
 def _rank_ticks(axes: Axes, ranks: Sequence[int]) -> None:

@@ -1,19 +1,19 @@
-"""Loss over training: train and test, by epoch and by seconds (Kim & Oh 2026, Figures 1 to 6)."""
+"""Loss over training: train and test, by epoch and by seconds (Kim & Oh 2026, Figures 1–8, 10 and 11)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from muonlab.report import drawing
+from muonlab.report.curves import Curve
 from muonlab.report.drawing import Array, Traced
 from muonlab.report.style import Look, looks
-from muonlab.report.values import Figure, Scale, Series
+from muonlab.report.values import Figure, Series
 
 LEGEND, HOVER, DRAWN = 12, 40, 200
 """Curves in the legend, curves up to which all have hover data, and points of a drawn line."""
@@ -22,34 +22,10 @@ METRICS = {"train_loss": "train loss", "test_loss": "test loss"}
 PLACES = {"epoch": "epoch", "seconds": "seconds of training"}
 
 
-class CurveLike(Protocol):
-    """A mean over runs, such as :class:`muonlab.report.curves.Curve`."""
-
-    @property
-    def label(self) -> str:
-        """What was trained."""
-
-    @property
-    def x(self) -> Array:
-        """Epochs or seconds."""
-
-    @property
-    def mean(self) -> Array:
-        """Over runs."""
-
-    @property
-    def std(self) -> Array | None:
-        """Over runs; None for one."""
-
-    @property
-    def runs(self) -> int:
-        """How many."""
+Curves = Mapping[tuple[str, str], Sequence[Curve]]
 
 
-Curves = Mapping[tuple[str, str], Sequence[CurveLike]]
-
-
-def training_figure(name: str, title: str, curves: Curves, *, scale: Scale = "linear") -> Figure | None:
+def training_figure(name: str, title: str, curves: Curves) -> Figure | None:
     """Return train loss on the left and test loss on the right, by epoch above and by seconds below.
 
     Args:
@@ -57,9 +33,8 @@ def training_figure(name: str, title: str, curves: Curves, *, scale: Scale = "li
         title: of the figure.
         curves: keyed by (``"train_loss"`` or ``"test_loss"``, ``"epoch"`` or ``"seconds"``); rows and columns that have
             none are left out.
-        scale: of the losses.
     """
-    sound = {key: [curve for curve in some if _finite(curve, scale)] for key, some in curves.items()}
+    sound = {key: [curve for curve in some if _finite(curve)] for key, some in curves.items()}
     columns = [metric for metric in METRICS if any(sound.get((metric, across)) for across in PLACES)]
     rows = [across for across in PLACES if any(sound.get((metric, across)) for metric in METRICS)]
     if not columns:
@@ -72,36 +47,35 @@ def training_figure(name: str, title: str, curves: Curves, *, scale: Scale = "li
         panels, handles = [], dict[str, Artist]()
         grid = canvas.subplots(len(rows), len(columns), squeeze=False)
         for (i, across), (j, metric) in ((r, c) for r in enumerate(rows) for c in enumerate(columns)):
-            panel = _panel(grid[i, j], sound.get((metric, across), []), how, metric, across, scale, handles)
+            panel = _panel(grid[i, j], sound.get((metric, across), []), how, metric, across, handles)
             if panel is not None:
                 panels.append(panel)
         drawing.legend(canvas, [(label, handles[label]) for label in labels[:LEGEND]])
-        words = _caption(sound, labels, [curve.label for some in curves.values() for curve in some], scale)
+        words = _caption(sound, labels, [curve.label for some in curves.values() for curve in some])
         return drawing.finish(canvas, panels, name=name, title=title, alt=_alt(sound), caption=words)
 
 
 def _panel(
     axes: Axes,
-    curves: Sequence[CurveLike],
+    curves: Sequence[Curve],
     how: Mapping[str, Look],
     metric: str,
     across: str,
-    scale: Scale,
     handles: dict[str, Artist],
 ) -> Traced | None:
     if not curves:
         axes.set_axis_off()
         axes.text(0.5, 0.5, f"no {METRICS[metric]} by {across}", ha="center", va="center", transform=axes.transAxes)
         return None
-    drawing.name_axes(axes, PLACES[across], METRICS[metric], y_scale=scale)
+    drawing.name_axes(axes, PLACES[across], METRICS[metric])
     shown, order = list(how)[:LEGEND], {label: place for place, label in enumerate(how)}
     found: list[Series] = []
     for curve in curves:
-        x, mean, std = _values(curve, scale)
+        x, mean, std = _values(curve)
         look, place = how[curve.label], order[curve.label]
         drawn = drawing.thinned(len(x), DRAWN if len(how) <= HOVER else 80)
         if std is not None and len(how) <= LEGEND:
-            _band(axes, x[drawn], mean[drawn], std[drawn], look, scale)
+            _band(axes, x[drawn], mean[drawn], std[drawn], look)
         line = drawing.trace(axes, x[drawn], mean[drawn], look, thin=len(how) > LEGEND, shift=place)
         handles.setdefault(curve.label, line)
         if len(how) <= HOVER or curve.label in shown:
@@ -109,25 +83,23 @@ def _panel(
     return Traced(axes, PLACES[across], METRICS[metric], found)
 
 
-def _values(curve: CurveLike, scale: Scale) -> tuple[Array, Array, Array | None]:
-    x, mean = drawing.numbers(curve.x), drawing.numbers(curve.mean, scale)
+def _values(curve: Curve) -> tuple[Array, Array, Array | None]:
+    x, mean = drawing.numbers(curve.x), drawing.numbers(curve.mean)
     return x, mean, None if curve.std is None or curve.runs < 2 else drawing.numbers(curve.std)
 
 
-def _finite(curve: CurveLike, scale: Scale) -> bool:
-    x, mean, _ = _values(curve, scale)
+def _finite(curve: Curve) -> bool:
+    x, mean, _ = _values(curve)
     return bool(np.any(np.isfinite(x) & np.isfinite(mean)))
 
 
-def _band(axes: Axes, x: Array, mean: Array, std: Array, look: Look, scale: Scale) -> None:
+def _band(axes: Axes, x: Array, mean: Array, std: Array, look: Look) -> None:
     low, high = mean - std, mean + std
-    if scale == "log":  # below zero there is no place to draw: end where it is out of the way
-        low = np.where(low > 0, low, np.nanmin(mean) / 2)
     sound = np.isfinite(low) & np.isfinite(high) & np.isfinite(x)
     axes.fill_between(x, low, high, where=sound.tolist(), color=look.colour, alpha=0.16, linewidth=0)
 
 
-def _caption(sound: Curves, labels: Sequence[str], given: Sequence[str], scale: Scale) -> str:
+def _caption(sound: Curves, labels: Sequence[str], given: Sequence[str]) -> str:
     runs = sorted({curve.runs for some in sound.values() for curve in some})
     counts = str(runs[0]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
     words = [
@@ -135,8 +107,6 @@ def _caption(sound: Curves, labels: Sequence[str], given: Sequence[str], scale: 
     ]
     if any(across == "seconds" and some for (_, across), some in sound.items()):
         words.append("Seconds are of training alone, without evaluation.")
-    if scale == "log":
-        words.append("Losses are on a log axis.")
     if len(labels) > LEGEND:
         words = [word.replace("; bands are ± one standard deviation", "") for word in words]
         words.append(f"All {len(labels)} curves are drawn; the legend has the first {LEGEND}.")
@@ -165,11 +135,11 @@ def _alt(sound: Curves) -> str:
     return " ".join(words)
 
 
-def _last(curve: CurveLike) -> tuple[str, float]:
+def _last(curve: Curve) -> tuple[str, float]:
     mean = drawing.numbers(curve.mean)
     return curve.label, float(mean[np.isfinite(mean)][-1])
 
 
-def _last_place(curve: CurveLike) -> tuple[str, float]:
+def _last_place(curve: Curve) -> tuple[str, float]:
     x = drawing.numbers(curve.x)
     return curve.label, max((float(value) for value in x if math.isfinite(value)), default=0.0)
