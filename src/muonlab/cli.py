@@ -150,6 +150,7 @@ def _explore(out: str, open: bool) -> Answer:
     from muonlab import console
     from muonlab.report.explore import explore
 
+    console.note("computing the floors of all polynomials, some seconds")
     return explore(out, show=open), console.explore
 
 

@@ -40,6 +40,12 @@ def progress(done: int, total: int) -> None:
         print(f"{done + 1} of {total} matrices", end=end, file=sys.stderr, flush=True)
 
 
+def note(words: str) -> None:
+    """Say on a terminal what takes its time; elsewhere nothing."""
+    if sys.stderr.isatty():
+        print(words, file=sys.stderr, flush=True)
+
+
 def shape(text: str) -> tuple[int, int]:
     """Read rows and columns from a word such as ``768x3072``.
 

@@ -28,7 +28,7 @@ def write_cell(
     folder: Path, label: str, seed: int, rows: list[dict], *, done: bool = True, spec: dict | None = None
 ) -> str:
     """Write a cell; return the name of its folder."""
-    name = f"cell-{hashlib.sha256(f'{label}/{seed}'.encode()).hexdigest()[:12]}"
+    name = f"cell-{hashlib.sha256(f'{label!a}/{seed}'.encode()).hexdigest()[:12]}"
     path = folder / "cells" / name
     path.mkdir(parents=True)
     about = {"seed": seed, "optimizer": "muon", "polynomial": "taylor", "kappa": 2, "q": 3, **(spec or {})}

@@ -227,7 +227,7 @@ def test_figures_need_neither_torch_nor_a_window():
 def test_the_grid_of_losses_has_the_numbers_given():
     curves, figure = losses()
     names = [(panel.x_name, panel.y_name) for panel in figure.panels]
-    assert names == [(x, y) for x in ("epoch", "seconds of training") for y in ("train loss", "test loss")]
+    assert names == [(x, y) for x in ("epoch", "seconds of training") for y in ("training loss", "test loss")]
     keys = [(metric, across) for across in ("epoch", "seconds") for metric in ("train_loss", "test_loss")]
     for key, panel in zip(keys, figure.panels, strict=True):
         for given, shown in zip(curves[key], panel.series, strict=True):

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from muonlab.report import report
 from muonlab.report.page import index_html, study_html
 from muonlab.report.values import Entry, Fact, Link, Page, Problem, Section, Series
 from tests.report import pages
 from tests.report.hostile import HOSTILE
 from tests.report.pointing import point, tip
+from tests.report.rundirs import write_run
 
 pytestmark = pytest.mark.browser
 
@@ -101,3 +103,13 @@ def test_a_study_with_a_hostile_title_is_linked_from_the_index_by_its_encoded_pa
     links = page.locator("#studies tbody a")
     assert [spoken(text) for text in links.all_text_contents()] == [spoken(text) for text in HOSTILE]
     assert links.evaluate_all("links => links.every((a) => a.href.startsWith('file:///'))")
+
+
+def test_hostile_labels_go_through_a_run_directory_its_figures_and_its_page_as_text(open_page, tmp_path):
+    folder = write_run(tmp_path / "run", list(HOSTILE), seeds=1)
+    assert report(folder)["problems"] == []
+    page = open_page(folder / "report.html").page
+    shown = page.locator("#table-final-losses tbody th").all_text_contents()
+    assert [spoken(text) for text in shown] == [spoken(text) for text in HOSTILE]
+    assert page.locator("figure :is(a, image, foreignObject)").count() == 0
+    assert page.locator("script:not([type])").count() == 2  # our own

@@ -86,7 +86,7 @@ def test_of_many_curves_the_nearest_to_the_pointer_are_told(open_page):
     _, rows = tip(page)
     assert len(rows) == 12
     assert {"c18", "c19", "c20", "c21", "c22"} <= set(rows)
-    assert page.locator("#figure-loss [data-tip]").text_content().endswith("and 28 more curves")
+    assert page.locator("#figure-loss [data-tip]").text_content().endswith("and 28 more")
 
 
 def test_arrow_keys_read_the_values_aloud_and_escape_ends_it(study):
@@ -130,3 +130,14 @@ def test_a_finger_reads_the_values_too(open_page):
     page.touchscreen.tap(box["x"] + across * box["width"] / 720, box["y"] + down * box["height"] / 290)
     assert tip(page)[0] == "epoch 5"
     assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
+
+
+def test_of_points_that_stand_alone_the_four_nearest_are_told(open_page):
+    points = tuple(Series(f"p{k}", (1.0 + k,), (k / 20,)) for k in range(19))
+    panel = pages.panel(curves=points)
+    page = open_page(study_html(with_figure(panel))).page
+    point(page, "loss", panel, 10.0, 9 / 20)
+    _, rows = tip(page)
+    assert "p9" in rows
+    assert set(rows) <= {"p7", "p8", "p9", "p10", "p11"}
+    assert len(rows) == 4

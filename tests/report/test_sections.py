@@ -9,7 +9,8 @@ import pytest
 from muonlab.lab.known_problems import FIXED_BOUNDS
 from muonlab.lab.runner import run
 from muonlab.report.gather import gather
-from muonlab.report.sections import BOUNDS, sections
+from muonlab.report.sections import sections
+from muonlab.report.tables import BOUNDS
 from muonlab.report.values import Section
 
 
@@ -40,8 +41,9 @@ def test_the_theory_at_work_shows_bounds_and_measured_averages(shown):
     found = shown("theory-at-work")
     assert list(found) == ["bounds"]
     assert names(found["bounds"]) == (["bounds"], ["bounds"])
-    (panel,) = found["bounds"].figures[0].panels
-    assert any("measured" in series.label for series in panel.series)
+    panels = found["bounds"].figures[0].panels
+    assert len(panels) == len(found["bounds"].tables[0].rows)  # a line for each problem and method
+    assert all(any("measured" in series.label for series in panel.series) for panel in panels)
 
 
 def test_the_wall_clock_study_shows_costs_and_the_planner_s_frontier(shown):

@@ -49,7 +49,7 @@ def test_final_losses_are_means_and_deviations_of_the_last_evaluations():
 def test_a_single_run_is_told_without_a_deviation():
     table = tables.final_losses(places(cell("a", run([3.0, 1.0])), *seeds("b", run([2.0]), run([4.0]))))
     shown = [[table.text(one) for one in row] for row in table.rows]
-    assert shown == [["a", "1", "1", "1", "2", "20"], ["b", "2", "3 ± 1.4", "3 ± 1.4", "1", "10"]]
+    assert shown == [["a", "1", "1", "1", "2", "20"], ["b", "2", "3.0 ± 1.4", "3.0 ± 1.4", "1", "10"]]
     assert "where there are several" in table.caption
 
 
@@ -115,16 +115,16 @@ def test_a_study_without_a_table_has_fifths_of_its_slowest_run_and_a_dash_before
     cells = [cell("a", run([4.0, 2.0, 1.0], seconds=1.0)), cell("b", run([4.0, 2.0], seconds=5.0))]
     made = tables.losses_over_time(places(*cells), "degree")
     assert made is not None
-    assert made.header[2:] == tuple(f"{10 * i}% ({i} s)" for i in (2, 4, 6, 8, 10))
-    assert means(made.rows[0]) == ["a", "here", 2.0, 1.0, 1.0, 1.0, 1.0]
-    assert means(made.rows[1]) == ["b", "here", None, None, pytest.approx(3.6), pytest.approx(2.8), 2.0]
+    assert made.header[1:] == tuple(f"{10 * i}% ({i} s)" for i in (2, 4, 6, 8, 10))
+    assert means(made.rows[0]) == ["a", 2.0, 1.0, 1.0, 1.0, 1.0]
+    assert means(made.rows[1]) == ["b", None, None, pytest.approx(3.6), pytest.approx(2.8), 2.0]
     assert "of the slowest run, 10 s" in made.caption
 
 
 def test_columns_are_means_over_runs_interpolated():
     made = tables.losses_over_time(places(*seeds("a", run([4.0, 2.0]), run([8.0, 4.0], seconds=0.5))), "degree")
     assert made is not None
-    assert means(made.rows[0][4:]) == pytest.approx(((4 - 0.4 + 4) / 2, (4 - 1.2 + 4) / 2, 3.0))
+    assert means(made.rows[0][3:]) == pytest.approx(((4 - 0.4 + 4) / 2, (4 - 1.2 + 4) / 2, 3.0))
     assert made.rows[0][-1].std == pytest.approx(statistics.stdev([2.0, 4.0]))
 
 
@@ -139,17 +139,27 @@ def test_runs_without_seconds_have_no_such_table():
 def test_speed_is_of_training_alone_and_an_orthogonalization_is_a_difference():
     cells = [cell(SGD_M, run([1.0] * 3, seconds=2.0)), *seeds("a", run([1.0], seconds=4.0), run([1.0], seconds=6.0))]
     table = tables.speed(places(*cells))
-    assert table.rows == (
-        (SGD_M, pytest.approx(5.0), pytest.approx(0.2), None),
-        ("a", pytest.approx(2.0), pytest.approx(0.5), pytest.approx(0.3)),
-    )
+    assert means(table.rows[0]) == [SGD_M, pytest.approx(5.0), pytest.approx(0.2), None]
+    assert means(table.rows[1]) == ["a", pytest.approx(2.0), pytest.approx(0.5), pytest.approx(0.3)]
+    assert table.rows[1][2].std == pytest.approx(statistics.stdev([0.4, 0.6]))
+    assert table.rows[1][3].std is None  # of one run of SGD-M nothing is known
     assert "difference from an update of SGD-M" in table.caption
 
 
 def test_without_sgdm_speed_has_no_difference():
     table = tables.speed(places(cell("a", run([1.0])), cell("b", run([]))))
     assert table.header == ("optimizer", "updates per second", "seconds per update")
-    assert table.rows == (("a", pytest.approx(10.0), pytest.approx(0.1)), ("b", None, None))
+    assert [means(row) for row in table.rows] == [["a", pytest.approx(10.0), pytest.approx(0.1)], ["b", None, None]]
+
+
+def test_the_spread_of_a_difference_is_that_of_both_and_less_than_nothing_is_a_dash():
+    plain = seeds(SGD_M, run([1.0], seconds=2.0), run([1.0], seconds=4.0))
+    slow = seeds("slow", run([1.0], seconds=6.0), run([1.0], seconds=10.0))
+    table = tables.speed(places(*plain, *slow, cell("fast", run([1.0], seconds=1.0))))
+    beyond = table.rows[1][3]
+    assert beyond.mean == pytest.approx(0.5)
+    assert beyond.std == pytest.approx((statistics.variance([0.2, 0.4]) + statistics.variance([0.6, 1.0])) ** 0.5)
+    assert table.rows[2][3] is None
 
 
 # ----------------------------------------------------------------------------------------------- slopes, costs, bounds
@@ -196,10 +206,30 @@ def test_certificates_are_those_of_the_last_step_mean_over_runs(tmp_path):
     other = certified(tmp_path / "1", "a", [matrix(11, 0.6), matrix(11, None, name="v")])
     table = tables.certificates(places(one, other, cell("SGD-M")))
     assert table is not None
-    assert table.header == ("optimizer", "layer", "shape", "δ_0", "χ_q", "alignment a", "1/a", "floor", "‖gradient‖_*")
+    assert table.header == (
+        "optimizer",
+        "layer",
+        "shape",
+        "1 − δ_0",
+        "χ_q",
+        "alignment a",
+        "1/a",
+        "floor",
+        "‖gradient‖_*",
+    )
     mean_factor = (1 / 0.4 + 1 / 0.6) / 2
-    assert table.rows[0] == ("a", "w", "4×6", 0.9, 3.0, 0.5, pytest.approx(mean_factor), pytest.approx(0.3), 1.0)
-    assert table.rows[1] == ("a", "v", "4×6", 0.9, 2.0, None, None, 0.3, 1.0)
+    assert table.rows[0] == (
+        "a",
+        "w",
+        "4×6",
+        pytest.approx(0.1),
+        3.0,
+        0.5,
+        pytest.approx(mean_factor),
+        pytest.approx(0.3),
+        1.0,
+    )
+    assert table.rows[1] == ("a", "v", "4×6", pytest.approx(0.1), 2.0, None, None, 0.3, 1.0)
     assert tables.certificates(places(cell("SGD-M"))) is None
 
 

@@ -12,14 +12,17 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of the errors of a disk, a quota or a limit that is reached."""
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a small file as a whole or not at all."""
-    part = path.with_name(path.name + ".part")
+def write(path: Path, content: bytes, *, waiting: bool = True) -> None:
+    """Write a small file as a whole or not at all; unless ``waiting``, the disk may take its time."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)
     try:
         with part.open("xb") as file:  # never through a link that someone has put there
             file.write(content)
-        settle(part, path)
+        if waiting:
+            settle(part, path)
+        else:
+            part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 

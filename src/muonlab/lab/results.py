@@ -173,7 +173,7 @@ def _check_unchanged(path: Path, done: Mapping[str, Any]) -> None:
     )
     for name, digest in hashes.items() if isinstance(hashes, dict) else ():
         rows = path / f"{name}.jsonl"
-        sound = sound and rows.exists() and sha256(rows) == digest
+        sound = sound and rows.is_file() and sha256(rows) == digest
     if sound and "weights_sha256" in done["summary"]:
         sound = (path / "weights.safetensors").exists()
     if not sound:

@@ -59,6 +59,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file, without a last line that a kill has cut off."""
     if not path.exists():
         return []
+    if not path.is_file():
+        raise ValueError(f"rows must be in a file, got {path}, which is none: remove it")
     rows = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:

@@ -174,7 +174,7 @@ def largest(*loads: float | None) -> float | None:
 def read_json(path: Path, *, default: dict[str, Any]) -> dict[str, Any]:
     """Return the object in a JSON file, or the default if there is no file."""
     try:
-        read = json.loads(path.read_bytes())
+        read = json.loads(path.read_bytes()) if path.is_file() or not path.exists() else None  # a pipe would not end
     except (FileNotFoundError, NotADirectoryError):
         return default
     except (ValueError, RecursionError):

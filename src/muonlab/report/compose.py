@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -52,11 +51,12 @@ def findings(found: Sequence[Found], *, whole: bool = False) -> tuple[Finding, .
     by_study: dict[str, list[Found]] = {}
     for one in found:
         by_study.setdefault(one.results.study, []).append(one)
-    return tuple(
+    judged = [
         _decided(claim, by_study.get(claim.study, []))
         for claim in ledger().values()
         if whole or claim.study in by_study
-    )
+    ]
+    return tuple(sorted(judged, key=lambda finding: finding.verdict not in ("held", "not held")))  # verdicts first
 
 
 def _decided(claim: Claim, runs: Sequence[Found]) -> Finding:
@@ -81,6 +81,11 @@ def _warnings(results: Results) -> Iterator[str]:
     words = profiles[results.profile].words if results.profile in profiles else ""
     if words:
         yield f"Not the paper's setting. Profile {results.profile}: {words}."
+    asked = profiles[results.profile].seeds if results.profile in profiles else None
+    runs = {len(cells) for cells in results.places().values()}
+    if asked and runs and runs != {asked}:
+        here = " to ".join(map(str, sorted({min(runs), max(runs)})))
+        yield f"The profile asks for {asked} runs of each place; here: {here}."
     for data in head["data"].values():
         if data["label"] != "complete":
             yield f"Data: {data['words']}."
@@ -170,9 +175,6 @@ def _environment(sessions: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:
             ),
         }
         yield from (Fact(f"{where}{name}", value) for name, value in parts.items())
-        words = session.get("command")
-        if isinstance(words, list):
-            yield Fact(f"{where}typed", shlex.join(map(str, words)), code=True)
 
 
 def _links(results: Results) -> Iterator[Link]:

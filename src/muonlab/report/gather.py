@@ -28,6 +28,8 @@ _RECORDED = ("q", "delta_0", "delta", "epsilon", "chi", "descent", "op_norm", "a
 """Numbers of a certificate, any of which may be missing."""
 LARGEST = 1e300
 """Whole numbers in JSON may be longer than any float."""
+LONGEST = 10_000
+"""Letters of a label, which stands in dozens of places."""
 DEPTH = 2
 """How deep below a directory runs are looked for."""
 
@@ -78,13 +80,17 @@ def _names(folder: Path, problems: list[Problem]) -> list[str]:
         problems.append(Problem("cells.json", f"{words_of(error, folder)} (cells are shown by name)"))
         ordered = []
     names = list(dict.fromkeys([*ordered, *there]))
-    own = [name for name in names if _is_folder_name(name) and not (folder / "cells" / name).is_symlink()]
+    own = [name for name in names if _is_own(folder / "cells", name)]
     problems += [Problem(f"cells/{name}", "leads out of the run directory") for name in names if name not in own]
     return own
 
 
-def _is_folder_name(name: str) -> bool:
-    return Path(name).name == name and name not in ("", "..") and "\0" not in name
+def _is_own(folder: Path, name: str) -> bool:
+    """Whether a name is that of a folder right here, and no link."""
+    try:
+        return Path(name).name == name != ".." and not (folder / name).is_symlink()
+    except (OSError, ValueError):  # no file can have such a name
+        return False
 
 
 def _sessions(folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:
@@ -133,6 +139,8 @@ def _wrong(cell: CellResult) -> str:
         return f"its seed must be a whole number, got {cell.spec.get('seed')!r}"
     if not all(isinstance(label, str) for label in cell.points.values()):
         return "its points must be words"
+    if len(cell.label) > LONGEST:
+        return f"its label must have at most {LONGEST:,} letters, got {len(cell.label):,}"
     if not all(_is_plain(value) for value in cell.summary.values()):
         return "its summary must have numbers and words only"
     if not _is(cell.jobs, int) or not all(isinstance(session, int) for session in cell.sessions):

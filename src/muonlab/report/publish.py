@@ -21,6 +21,7 @@ PAGE = "report.html"
 PARTS = "report"
 INDEX = "index.html"
 LEDGER = "claims.json"
+MOST_SMOOTHING = 1_000
 MARK = b"muonlab"
 """Of files that may be written over."""
 
@@ -44,7 +45,8 @@ def report(folder: str | os.PathLike[str], *, smoothing: int = 1, show: bool = F
     if not runs:
         what = "without a run in it" if root.is_dir() else "which is no directory"
         raise ValueError(f"a report is made of run directories, got {root} {what}: muonlab run quickstart makes one")
-    _checks.integer("smoothing", smoothing, at_least=1)
+    if _checks.integer("smoothing", smoothing, at_least=1) > MOST_SMOOTHING:
+        raise ValueError(f"smoothing must be at most {MOST_SMOOTHING:,}, got {smoothing}: a handful will do")
     answer = _of_study(root, smoothing) if runs == [root] else _of_all(root, runs, smoothing)
     if show:
         import webbrowser
@@ -82,7 +84,7 @@ def _write_page(folder: Path, smoothing: int) -> tuple[Page, Found]:
             f"--debug shows where"
         ) from error
     _write_parts(_own(folder, PARTS), page)
-    disk.write(folder / PAGE, study_html(page).encode())
+    disk.write(folder / PAGE, _bytes(study_html(page)))
     disk.write(folder / PARTS / "made-of.json", json.dumps(made_of).encode())
     return page, found
 
@@ -102,10 +104,11 @@ def _write_parts(folder: Path, page: Page) -> None:
             if f"{part}/{old.name}" not in files and old.suffix in (".svg", ".md", ".tex"):
                 old.unlink()
     for name, text in files.items():
-        path = folder / name
-        path.unlink(missing_ok=True)
-        with path.open("x", encoding="utf-8") as file:  # never through a link that someone has put there
-            file.write(text + "\n")
+        disk.write(folder / name, _bytes(f"{text}\n"), waiting=False)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "replace")  # half of a pair of surrogates is no letter
 
 
 def _own(folder: Path, name: str) -> Path:
@@ -153,8 +156,8 @@ def _of_all(root: Path, runs: Iterable[Path], smoothing: int) -> dict[str, Any]:
         raise ValueError(f"no run in {root} could be read, got {problems[0].what} ({problems[0].where}), and so on")
     entries = tuple(entry for entry, _ in made)
     every = findings(sorted((found for _, found in made), key=_weight, reverse=True), whole=True)
-    disk.write(root / INDEX, index_html(Index("Studies", entries, every, tuple(problems))).encode())
-    disk.write(root / LEDGER, (json.dumps(_ledger(entries, every), indent=2, ensure_ascii=False) + "\n").encode())
+    disk.write(root / INDEX, _bytes(index_html(Index("Studies", entries, every, tuple(problems)))))
+    disk.write(root / LEDGER, _bytes(json.dumps(_ledger(entries, every), indent=2, ensure_ascii=False) + "\n"))
     return _answer(root / INDEX, every, problems) | {"pages": [str(root / entry.path) for entry in entries]}
 
 

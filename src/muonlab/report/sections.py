@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 
 Places = Mapping[str, Sequence[CellResult]]
 MOST_LAYER_FIGURES = 6
-BOUNDS = {
-    "paper": "paper",
-    "sharp": "sharp",
-    "corrected": "sharp, start corrected",
-    "floor": "alignment floor",
-    "floor_corrected": "floor, start corrected",
-    "sgdm_paper": "paper, SGD-M",
-    "sgdm_sharp": "sharp, SGD-M",
-    "sgdm_L_F": "sharp, SGD-M by L_F",
-}
-"""Bounds that are known before a run, as a legend names them; the others take numbers from it."""
 _LOSSES = ("train_loss", "test_loss")
 
 
@@ -133,11 +122,11 @@ def _bounds(done: Places) -> Section | None:
             "method": cell.points.get("method", ""),
             "measured": row.get("measured"),
             "bound": row.get("bound"),
-            "name": BOUNDS[row["name"]],
+            "name": tables.BOUNDS[row["name"]],
         }
         for cell in checked
         for row in cell.metrics
-        if row["event"] == "inequality" and row["kind"] == "expected" and row["name"] in BOUNDS
+        if row["event"] == "inequality" and row["kind"] == "expected" and row["name"] in tables.BOUNDS
     ]
     words = "Runs on problems whose constants are known: every inequality of the proofs is checked, step by step."
     return _section("bounds", "Bounds", words, [figures.bounds_figure(rows)], [tables.bounds(checked)])

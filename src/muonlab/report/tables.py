@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,17 @@ Places = Mapping[str, Sequence[CellResult]]
 """Finished cells by label."""
 FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Of the run, for a study that the paper has no table of."""
+BOUNDS = {
+    "paper": "paper",
+    "sharp": "sharp",
+    "corrected": "sharp, start corrected",
+    "floor": "alignment floor",
+    "floor_corrected": "floor, start corrected",
+    "sgdm_paper": "paper, SGD-M",
+    "sgdm_sharp": "sharp, SGD-M",
+    "sgdm_L_F": "sharp, SGD-M by L_F",
+}
+"""Bounds that are known before a run, as people name them; the others take numbers from it."""
 _FINAL = (("train_loss", "training loss"), ("test_loss", "test loss"), ("test_accuracy", "test accuracy"))
 
 
@@ -42,10 +54,14 @@ def losses_over_time(places: Places, study: str) -> Table | None:
         return None
     rows: list[tuple[Cell, ...]] = []
     for label, losses in found.items():
-        rows.append((label, "here", *losses))
+        rows.append((label, *(["here"] if table else []), *losses))
         if table is not None and label in table.losses:
             rows.append((label, "paper", *table.losses[label]))
-    header = [_axes(places), "whose", *(_column(f, s) for f, s in zip(fractions, seconds, strict=True))]
+    header = [
+        _axes(places),
+        *(["whose"] if table else []),
+        *(_column(f, s) for f, s in zip(fractions, seconds, strict=True)),
+    ]
     return Table(
         "losses-over-time",
         "Training loss over the wall clock" + (f", {table.item} of the paper beside it" if table else ""),
@@ -76,12 +92,11 @@ def speed(places: Places) -> Table:
     """Return updates per second and seconds per update; an orthogonalization by its difference from SGD-M."""
     times = {label: [cell.seconds_per_update for cell in cells] for label, cells in places.items()}
     sound = {label: [one for one in found if one is not None] for label, found in times.items()}
-    plain = spread(sound[SGD_M]).mean if sound.get(SGD_M) else None
+    plain = _spread(sound.get(SGD_M, []))
     rows = []
     for label, found in sound.items():
-        mean = spread(found).mean if found else None
-        beyond = mean - plain if plain and mean and mean > plain else None
-        rows.append((label, _reciprocal(mean), mean, beyond))
+        taken = _spread(found)
+        rows.append((label, _reciprocal(taken.mean if taken else None), taken, _beyond(taken, plain)))
     caption = "Seconds of training alone, mean over runs."
     if plain is not None:
         caption += " Orthogonalization: of all matrices together, as the difference from an update of SGD-M."
@@ -125,7 +140,10 @@ def bounds(cells: Sequence[CellResult]) -> Table:
         "violated": "violated",
         "least_slack": "least relative slack",
     }
-    rows = tuple((*_problem(cell), *(cell.summary.get(name) for name in names)) for cell in cells)
+    found = [{**cell.summary, "bound": BOUNDS.get(cell.summary.get("bound", ""))} for cell in cells]
+    rows = tuple(
+        (*_problem(cell), *(summary.get(name) for name in names)) for cell, summary in zip(cells, found, strict=True)
+    )
     caption = "Real optimizers on problems of known L, D and σ, with the theorem's step size and momentum."
     return Table("bounds", "Bounds and measured averages", caption, ("problem", "method", *names.values()), rows, 3)
 
@@ -137,7 +155,7 @@ def _problem(cell: CellResult) -> tuple[str, str]:
 def certificates(places: Places) -> Table | None:
     """Return what the last recorded step says of each layer, mean over runs."""
     names = {
-        "delta_0": "δ_0",
+        "lambda_0": "1 − δ_0",
         "chi": "χ_q",
         "alignment": "alignment a",
         "alignment_floor": "floor",
@@ -150,8 +168,10 @@ def certificates(places: Places) -> Table | None:
             for row in _last_step(cell):
                 layers.setdefault(str(row.get("name", "")), []).append(row)
         for layer, found in layers.items():
-            shape = "×".join(map(str, found[0].get("shape") or ()))
-            numbers = [_number([row.get(name) for row in found]) for name in names]
+            sides = found[0].get("shape")
+            shape = "×".join(map(str, sides)) if isinstance(sides, list) else ""
+            rows_of = [{**row, "lambda_0": _complement(row.get("delta_0"))} for row in found]
+            numbers = [_number([row.get(name) for row in rows_of]) for name in names]
             factor = _number([_reciprocal(row.get("alignment")) for row in found])
             rows.append((label, layer, shape, *numbers[:3], factor, *numbers[3:]))
     if not rows:
@@ -163,6 +183,10 @@ def certificates(places: Places) -> Table | None:
         "the alignment theorem for the same update; the floor is what the rank alone guarantees of a."
     )
     return Table("certificates", "Certificates by layer", caption, tuple(header), tuple(rows))
+
+
+def _complement(delta: float | None) -> float | None:
+    return None if delta is None else 1 - delta
 
 
 def _last_step(cell: CellResult) -> list[Mapping[str, Any]]:
@@ -198,8 +222,16 @@ def _whole(values: Sequence[float]) -> Cell:
     return None if mean is None else int(mean) if mean.is_integer() else mean
 
 
+def _beyond(taken: Spread | None, plain: Spread | None) -> Spread | None:
+    """Return what an update takes beyond a plain one, where it takes more."""
+    if taken is None or plain is None or taken.mean <= plain.mean:
+        return None
+    known = [one.std for one in (taken, plain) if one.std is not None]
+    return Spread(taken.mean - plain.mean, math.hypot(*known) if len(known) == 2 else None, taken.runs)
+
+
 def _reciprocal(value: float | None) -> float | None:
-    return 1 / value if value else None
+    return 1 / value if value and abs(value) > 1e-300 else None
 
 
 def _seconds(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -129,13 +130,21 @@ class Table:
         Example:
             >>> table = Table("t", "", "", ("x",), ())
             >>> table.text(0.123456), table.text(Spread(0.5, 0.0123, 3)), table.text(None)
-            ('0.1235', '0.5 ± 0.012', '–')
+            ('0.1235', '0.500 ± 0.012', '–')
         """
         if cell is None:
             return "–"
         if isinstance(cell, Spread):
-            return self.text(cell.mean) + ("" if cell.std is None else f" ± {cell.std:.2g}")
+            return self.text(cell.mean) if not cell.std else _with_spread(cell.mean, cell.std)
         return f"{cell:.{self.digits}g}" if isinstance(cell, float) else str(cell)
+
+
+def _with_spread(mean: float, std: float) -> str:
+    """Return a mean to the second digit of its spread."""
+    decimals = 1 - math.floor(math.log10(std))
+    if not 0 <= decimals <= 8 or abs(mean) >= 1e8:
+        return f"{mean:.4g} ± {std:.2g}"
+    return f"{mean:.{decimals}f} ± {std:.{decimals}f}"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from muonlab.report.values import Figure, Series
 LEGEND, HOVER, DRAWN = 12, 40, 200
 """Curves in the legend, curves up to which all have hover data, and points of a drawn line."""
 
-METRICS = {"train_loss": "train loss", "test_loss": "test loss"}
+METRICS = {"train_loss": "training loss", "test_loss": "test loss"}
 PLACES = {"epoch": "epoch", "seconds": "seconds of training"}
 
 
@@ -26,7 +26,7 @@ Curves = Mapping[tuple[str, str], Sequence[Curve]]
 
 
 def training_figure(name: str, title: str, curves: Curves) -> Figure | None:
-    """Return train loss on the left and test loss on the right, by epoch above and by seconds below.
+    """Return training loss on the left and test loss on the right, by epoch above and by seconds below.
 
     Args:
         name: of the figure.

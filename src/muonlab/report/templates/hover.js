@@ -3,6 +3,7 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const MOST_LINES = 12;
+  const MOST_POINTS = 4;  // where every series is a point of its own
   const scaled = (value, scale) => (scale === "log" ? Math.log10(value) : value);
   const fraction = (value, [low, high], scale) =>
     (scaled(value, scale) - scaled(low, scale)) / (scaled(high, scale) - scaled(low, scale));
@@ -46,10 +47,12 @@
       const y = drawable(one.y[i], panel.y_scale) ? vertical(panel, one.y[i]) : null;
       return { label: one.label, colour: one.colour, x: one.x[i], y, value };
     });
-    const more = Math.max(0, lines.length - MOST_LINES);
+    const most = panel.series.every((one) => one.x.length === 1) ? MOST_POINTS : MOST_LINES;
+    const more = Math.max(0, lines.length - most);
     if (more) {
-      const far = (line) => (line.y === null ? Infinity : Math.abs(line.y - (pointerY ?? line.y)));
-      const close = new Set([...lines].sort((a, b) => far(a) - far(b)).slice(0, MOST_LINES));
+      const far = (line) =>
+        line.y === null ? Infinity : Math.hypot(horizontal(panel, line.x) - at, line.y - (pointerY ?? line.y));
+      const close = new Set([...lines].sort((a, b) => far(a) - far(b)).slice(0, most));
       lines = lines.filter((line) => close.has(line));
     }
     return { x, at, lines, more };
@@ -58,7 +61,7 @@
   const words = (panel, read) => [
     `${panel.x_name || "x"} ${place(read.x)}`,
     ...read.lines.map((line) => `${line.label}: ${line.value}${line.x === read.x ? "" : ` (at ${place(line.x)})`}`),
-    ...(read.more ? [`and ${read.more} more curves`] : []),
+    ...(read.more ? [`and ${read.more} more`] : []),
   ];
 
   const element = (name, className, text) => {
@@ -85,7 +88,7 @@
       return row;
     });
     const head = element("p", "head", `${panel.x_name || "x"} ${place(read.x)}`);
-    tip.replaceChildren(head, ...rows, ...(read.more ? [element("p", "head", `and ${read.more} more curves`)] : []));
+    tip.replaceChildren(head, ...rows, ...(read.more ? [element("p", "head", `and ${read.more} more`)] : []));
   };
 
   const watch = (figure) => {
