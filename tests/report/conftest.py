@@ -1,4 +1,4 @@
-"""A real browser for the pages: opened from a file, and watched for errors and for requests."""
+"""A real browser for the pages, opened from a file and watched for errors and requests; a run directory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+
+from tests.report.rundirs import OPTIMIZERS, write_run
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -125,3 +127,9 @@ def _watch(opened: Opened, address: str) -> None:
     opened.listeners |= {"request": asked, "console": told, "pageerror": failed}
     for event, listener in opened.listeners.items():
         opened.page.on(event, listener)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A run directory of two seeds of four optimizers, written by hand."""
+    return write_run(tmp_path / "made", OPTIMIZERS)

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from muonlab import __version__
 from muonlab.lab.store import FORMAT, NUMERICS
+from muonlab.report.publish import report
+
+OPTIMIZERS = ["SGD-M", "Muon (q=1)", "Muon (q=3)", "Muon (SVD)"]
 
 
 def losses(label: str, seed: int, epochs: int = 10) -> list[dict]:
@@ -60,3 +63,9 @@ def write_run(folder: Path, labels: list[str], seeds: int = 2, *, study: str = "
 def finite(text: str) -> bool:
     """Whether a text has no number that is none."""
     return not re.search(r"\b(nan|NaN|inf|Infinity)\b", text)
+
+
+def text_of(folder: Path) -> str:
+    """Return the page of a run directory, made anew."""
+    report(folder)
+    return (folder / "report.html").read_text()

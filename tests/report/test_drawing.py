@@ -26,6 +26,7 @@ from muonlab.report.drawing import (
 )
 from muonlab.report.plain_svg import INK, plain_svg
 from muonlab.report.style import Look
+from tests.report.drawn import SVG, paths, placed
 
 RED = "#dd3377"
 LOOK = Look(RED, "o")
@@ -35,7 +36,6 @@ HOSTILE = [
     "two\nlines\r\n\ttabs", "\x00\x07\x1b[31m", "\ud800 lone", "\ufffe\uffff", "\u202eturned", "]]>", "<!-- -->",
     "x" * 5000, "", " ", "_hidden", "__", "url(javascript:x)", "%s {0} {x}", '"quoted\'',
 ]  # fmt: skip
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def draw(
@@ -56,27 +56,6 @@ def draw(
 
 def texts(svg):
     return ["".join(element.itertext()) for element in ET.fromstring(svg).iter(f"{SVG}text")]
-
-
-def paths(svg, colour):
-    """Return the vertices of every clipped line of a colour."""
-    found = []
-    for path in ET.fromstring(svg).iter(f"{SVG}path"):
-        if path.get("stroke") == colour and path.get("fill") == "none" and path.get("clip-path"):
-            found.append(
-                [tuple(map(float, pair)) for pair in re.findall(r"[ML] ?(\S+) (\S+?)(?=[ML]|\s|$)", path.get("d"))]
-            )
-    return found
-
-
-def placed(panel, x, y):
-    """Return where the panel says that a point lies."""
-    along = []
-    for value, (low, high), scale in ((x, panel.x_range, panel.x_scale), (y, panel.y_range, panel.y_scale)):
-        by = math.log10 if scale == "log" else float
-        along.append((by(value) - by(low)) / (by(high) - by(low)))
-    left, top, right, bottom = panel.box
-    return left + along[0] * (right - left), bottom - along[1] * (bottom - top)
 
 
 def assert_plain(svg, name):

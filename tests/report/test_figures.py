@@ -28,8 +28,8 @@ from muonlab.report.figures import (
     training_figure,
 )
 from muonlab.report.style import looks
+from tests.report.drawn import SVG, paths, placed
 
-SVG = "{http://www.w3.org/2000/svg}"
 BAD = "<b>$x_1$ & \\ 😀\n" + "long " * 40
 JORDAN = preset("jordan").polynomial
 OPTIMIZERS = ["SGD-M", "Muon (q=1)", "Muon (q=3)", "Muon (SVD)"]
@@ -130,25 +130,6 @@ HOSTILE = {
 @cache
 def drawn(kind):
     return FIGURES[kind]()
-
-
-def paths(svg, colour):
-    found = []
-    for path in ET.fromstring(svg).iter(f"{SVG}path"):
-        if path.get("stroke") == colour and path.get("fill") == "none" and path.get("clip-path"):
-            found.append(
-                [tuple(map(float, pair)) for pair in re.findall(r"[ML] ?(\S+) (\S+?)(?=[ML]|\s|$)", path.get("d"))]
-            )
-    return found
-
-
-def placed(panel, x, y):
-    along = []
-    for value, (low, high), scale in ((x, panel.x_range, panel.x_scale), (y, panel.y_range, panel.y_scale)):
-        by = math.log10 if scale == "log" else float
-        along.append((by(value) - by(low)) / (by(high) - by(low)))
-    left, top, right, bottom = panel.box
-    return left + along[0] * (right - left), bottom - along[1] * (bottom - top)
 
 
 def check_plain(figure):

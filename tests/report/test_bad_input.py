@@ -1,0 +1,291 @@
+"""Run directories that are damaged, hostile or half written: a page of what is sound, a list of what is not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muonlab.cli import main
+from muonlab.report.gather import gather
+from muonlab.report.publish import report
+from muonlab.report.sections import sections
+from tests.report.rundirs import finite, losses, text_of, write_cell, write_run
+
+
+def cell_of(folder: Path) -> Path:
+    return folder / "cells" / json.loads((folder / "cells.json").read_text())["cells"][0]
+
+
+def append(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text)
+
+
+DAMAGE = {
+    "metrics of a finished cell": lambda made: append(cell_of(made) / "metrics.jsonl", "{"),
+    "spec": lambda made: (cell_of(made) / "spec.json").write_text("[1, 2"),
+    "spec without a seed": lambda made: (cell_of(made) / "spec.json").write_text('{"points": {}, "spec": {}}'),
+    "seed that is no number": lambda made: (cell_of(made) / "spec.json").write_text(
+        '{"points": {}, "spec": {"seed": "x"}}'
+    ),
+    "points that are no words": lambda made: (cell_of(made) / "spec.json").write_text(
+        '{"points": {"a": [1]}, "spec": {"seed": 0}}'
+    ),
+    "done": lambda made: (cell_of(made) / "done.json").write_text("null"),
+    "cell that is gone": lambda made: shutil.rmtree(cell_of(made)),
+    "cell half made": lambda made: (made / "cells" / "half").mkdir(),
+    "cells.json": lambda made: (made / "cells.json").write_text("{"),
+    "env.json": lambda made: (made / "env.json").write_text('{"sessions": 3}'),
+    "binary rows": lambda made: (cell_of(made) / "metrics.jsonl").write_bytes(b"\xff\x00\n"),
+    "pipe in the place of rows": lambda made: (
+        (cell_of(made) / "metrics.jsonl").unlink(),
+        os.mkfifo(cell_of(made) / "metrics.jsonl"),
+    ),
+    "label of megabytes": lambda made: (cell_of(made) / "spec.json").write_text(
+        json.dumps({"label": "x" * 1_000_000, "points": {}, "spec": {"seed": 0}})
+    ),
+    "deep JSON": lambda made: (cell_of(made) / "spec.json").write_text("[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_listed_on_a_page_of_what_is_sound(made, damage, capsys):
+    DAMAGE[damage](made)
+    assert main(["report", str(made)]) == 0
+    said = capsys.readouterr()
+    assert "Could not be used (1):" in said.out
+    assert "Traceback" not in said.err
+    text = (made / "report.html").read_text()
+    assert "Muon (SVD)" in text
+    assert "could not" in text.lower()
+    assert str(made) not in text  # a page is sent to others
+    judged = {one["verdict"] for one in json.loads((made / "report" / "claims.json").read_text())}
+    if "env" not in damage and "cells.json" not in damage:
+        assert judged == {"not tested at this scale"}  # what is missing might have spoken against it
+
+
+def test_an_unfinished_cell_is_shown_as_far_as_it_came_without_its_torn_line(made):
+    name = write_cell(made, "Muon (q=2)", 0, losses("Muon (q=2)", 0, epochs=3), done=False)
+    append(made / "cells" / name / "metrics.jsonl", '{"event": "evaluation", "st')
+    answer = report(made)
+    assert answer["problems"] == []
+    text = (made / "report.html").read_text()
+    assert "1 of 9 cells are not finished" in text
+    assert "incomplete" in text
+    assert "Muon (q=2)" not in (made / "report" / "tables" / "final-losses.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"event": "evaluation", "step": 5, "epoch": 1.0, "seconds": NaN, "train_loss": 1.0}',
+        '{"event": "evaluation", "step": "five", "epoch": 1.0, "seconds": 1.0}',
+        '{"event": "evaluation"}',
+        '{"event": "evaluation", "step": 5, "epoch": 1e999, "seconds": 1.0, "train_loss": -1e999}',
+    ],
+)
+def test_rows_that_are_no_rows_are_left_out_and_counted(made, row):
+    name = write_cell(made, "Muon (q=2)", 0, losses("Muon (q=2)", 0), done=False)
+    append(made / "cells" / name / "metrics.jsonl", row + "\n")
+    (problem,) = report(made)["problems"]
+    assert problem["what"] == "1 of 12 rows lack what rows have"
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_number_of_any_kind_in_a_row_makes_a_page_all_the_same(made, done):
+    names = ["train_loss", "test_loss", "test_accuracy", "gradient_nuclear_norm", "lr"]
+    for name, value in itertools.product(names, ["x", None, True, [], {}, -1, 0, 10**400]):
+        row = {"event": "evaluation", "step": 200, "epoch": 20.0, "seconds": 99.0, name: value}
+        label = f"{name} {str(value)[:9]}"
+        write_cell(made, label, 0, [*losses(label, 0), row], done=done, spec={"first_width": 16})
+    report(made)
+    assert "train_loss" in (made / "report.html").read_text()
+    assert all(finite(path.read_text()) for path in (made / "report").rglob("*.*"))
+
+
+@pytest.mark.parametrize("name", ["../../other/cells/x", "/etc", "..", "."])
+def test_a_name_that_leads_out_of_the_run_directory_is_not_followed(made, tmp_path, name):
+    write_cell(tmp_path / "other", "stranger", 0, losses("stranger", 0))
+    about = json.loads((made / "cells.json").read_text())
+    (made / "cells.json").write_text(json.dumps({"cells": [*about["cells"], name]}))
+    (problem,) = report(made)["problems"]
+    assert problem == {"where": f"cells/{name}", "what": "leads out of the run directory"}
+    assert "stranger" not in (made / "report.html").read_text()
+
+
+def test_a_cell_that_is_a_link_is_not_followed(made, tmp_path):
+    elsewhere = write_cell(tmp_path / "other", "stranger", 0, losses("stranger", 0))
+    (made / "cells" / "linked").symlink_to(tmp_path / "other" / "cells" / elsewhere)
+    (problem,) = report(made)["problems"]
+    assert problem["what"] == "leads out of the run directory"
+    assert "stranger" not in (made / "report.html").read_text()
+
+
+def test_a_pipe_in_the_place_of_a_file_does_not_hang(made):
+    (made / "env.json").unlink()
+    os.mkfifo(made / "env.json")
+    (problem,) = report(made)["problems"]
+    assert problem["where"] == "env.json"
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\ud800b", "nul\0"])
+def test_a_name_that_no_file_can_have_is_a_problem_of_its_own(made, name):
+    about = json.loads((made / "cells.json").read_text())
+    (made / "cells.json").write_text(json.dumps({"cells": [*about["cells"], name]}))
+    assert len(report(made)["problems"]) == 1
+    assert "Muon (SVD)" in (made / "report.html").read_text()
+
+
+def test_half_a_letter_in_a_profile_or_a_label_of_data_is_replaced(made):
+    head = json.loads((made / "study.json").read_text())
+    head |= {"profile": "a\ud800", "data": {"x": {"label": "b\ud800", "words": "c\ud800"}}}
+    (made / "study.json").write_text(json.dumps(head))
+    report(made)
+    assert (made / "report.html").exists()
+
+
+def test_a_link_that_leads_nowhere_is_passed_over(made):
+    (made / "notes.json").symlink_to(made / "nowhere")
+    assert report(made)["problems"] == []
+
+
+def test_a_head_without_a_device_has_a_page(made):
+    head = json.loads((made / "study.json").read_text())
+    for device in ({}, {"device": None}, {"device": []}, {"device": 7}):
+        (made / "study.json").write_text(json.dumps(head | {"settings": {"threads": 1, **device}}))
+        report(made)
+
+
+def test_two_reporters_at_once_do_not_trip_over_each_other(made):
+    program = "import sys; from muonlab.report import report; report(sys.argv[1])"
+    both = [subprocess.Popen([sys.executable, "-c", program, str(made)], stderr=subprocess.PIPE) for _ in range(2)]
+    assert [(one.communicate()[1], one.returncode) for one in both] == [(b"", 0)] * 2
+    assert not list(made.rglob("*.part"))
+
+
+def test_fewer_runs_than_the_profile_asks_for_are_told(made):
+    assert "The profile asks for 3 runs of each place; here: 2." in text_of(made)
+
+
+def test_a_cell_that_is_listed_twice_counts_once(made):
+    about = json.loads((made / "cells.json").read_text())
+    (made / "cells.json").write_text(json.dumps({"cells": about["cells"] * 2}))
+    assert "8 of 8 done" in text_of(made)
+
+
+@pytest.mark.parametrize("row", [{"shape": 5}, {"alignment": "x"}, {"step": "1"}, {"name": 3}, {"q": 10**9}])
+def test_certificates_of_any_kind_make_a_page_all_the_same(made, row):
+    name = write_cell(made, "Recorded", 0, losses("Recorded", 0), done=False)
+    plain = {"event": "matrix", "step": 1, "name": "w", "shape": [2, 3], "alignment": 0.5, "delta_0": 0.5, "delta": 0.1}
+    rows = "".join(json.dumps(one) + "\n" for one in (plain, plain | row))
+    (made / "cells" / name / "certificates.jsonl").write_text(rows)
+    assert "Certificates of Recorded" in text_of(made)
+
+
+def test_a_preset_of_several_polynomials_has_a_page_too(made):
+    spec = {"polynomial": "polar_express", "q": 5}
+    write_cell(made, "Polar Express", 0, losses("x", 0), spec=spec)
+    assert report(made)["problems"] == []
+    assert "polar_express, q=5" in (made / "report.html").read_text()
+
+
+def test_an_interrupted_run_of_cells_side_by_side_shows_nothing_over_time(made):
+    name = write_cell(made, "Muon (q=2)", 0, losses("Muon (q=2)", 0), done=False)
+    (made / "cells" / name / "history.json").write_text('{"jobs": 2, "sessions": [0], "load": 0.5}')
+    text = text_of(made)
+    assert "Cells ran side by side" in text
+    assert "by seconds" not in text
+
+
+def test_a_failed_seed_does_not_shorten_the_curve_of_the_others(made):
+    write_cell(made, "SGD-M", 9, losses("SGD-M", 9, epochs=1), done=False)
+    report(made)
+    drawn = gather(made).results
+    (figure,) = (figure for figure in sections(drawn)[0].figures if figure.name == "training")
+    assert len(next(one for one in figure.panels[0].series if one.label == "SGD-M").x) == 10
+
+
+def test_the_command_can_be_pasted_into_a_shell(made):
+    head = json.loads((made / "study.json").read_text())
+    head["settings"]["lr"] = "1; touch pwned #"
+    (made / "study.json").write_text(json.dumps(head))
+    assert "--set &#39;lr=1; touch pwned #&#39;" in text_of(made)
+
+
+def test_figures_and_tables_carry_their_labels_wherever_they_go(made):
+    text = text_of(made)
+    for path in [*(made / "report" / "tables").iterdir(), *(made / "report" / "figures").iterdir()]:
+        assert "profile small, subset" in path.read_text()
+    assert text.count("Made with muonlab: profile small, subset.") >= 2  # in what is copied from the page
+
+
+def test_mixed_versions_are_told(made):
+    about = json.loads((made / "env.json").read_text())
+    about["sessions"].append({**about["sessions"][0], "muonlab": "0.0.1"})
+    (made / "env.json").write_text(json.dumps(about))
+    head = json.loads((made / "study.json").read_text())
+    (made / "study.json").write_text(json.dumps({**head, "version": "0.0.1", "numerics": 0}))
+    text = text_of(made)
+    assert "Cells were run by different versions of muonlab: 0.0.1" in text
+    assert "Made by muonlab 0.0.1 with numerics 0" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "without a run in it: muonlab run quickstart makes one"),
+        ("{", "study.json must say what a run directory is"),
+        ('{"study": "x"}', "study.json must say what a run directory is"),
+        ("FORMAT", "must have the format 1, got"),
+    ],
+)
+def test_a_directory_that_is_no_run_is_an_error_in_one_line(made, tmp_path, content, words, capsys):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    if content == "FORMAT":
+        content = json.dumps({**json.loads((made / "study.json").read_text()), "format": 99})
+    if content is not None:
+        (folder / "study.json").write_text(content)
+    assert main(["report", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["missing", "file"])
+def test_what_is_no_directory_is_an_error_in_one_line(tmp_path, name, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["report", str(tmp_path / name)]) == 2
+    assert "which is no directory" in capsys.readouterr().err
+
+
+def test_an_empty_run_still_has_a_page(tmp_path):
+    text = text_of(write_run(tmp_path / "empty", []))
+    assert "0 of 0 done" in text
+
+
+def test_a_busy_machine_is_told_before_the_numbers(made):
+    for number, path in enumerate(sorted(made.glob("cells/*/done.json"))):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"load": 0.5 + number / 2}))
+    text = text_of(made)
+    assert "Seconds of 6 cells are not comparable: the machine was busy (4.0 processes for each core)." in text
+    assert "by seconds of training" in text
+
+
+def test_of_cells_that_ran_side_by_side_nothing_is_shown_over_time(made):
+    for path in made.glob("cells/*/done.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"jobs": 2}))
+    text = text_of(made)
+    assert "Cells ran side by side" in text
+    assert "by seconds" not in text
+    assert [path.name for path in sorted((made / "report" / "tables").iterdir())] == [
+        "final-losses.md",
+        "final-losses.tex",
+    ]
