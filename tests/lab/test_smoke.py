@@ -55,8 +55,12 @@ def test_a_study_runs_and_learns_and_leaves_all_its_artefacts(capsys, tmp_path, 
     results = load_results(out)
     assert results.status == "done"
     assert len(results.cells) == len(studies()[name].cells("smoke"))
-    assert {"study.json", "env.json", "cells.json", "lock", "cells"} == {path.name for path in out.iterdir()}
+    left = {"study.json", "env.json", "cells.json", "lock", "cells", "report", "report.html"}
+    assert {path.name for path in out.iterdir()} == left
     assert f"Done: {out}" in shown
+    assert shown.rstrip().endswith(f"Page: {out / 'report.html'}")
+    assert list((out / "report" / "figures").glob("*.svg"))
+    assert list((out / "report" / "tables").glob("*.tex"))
     for cell in results.cells:
         assert cell.label in shown
         assert cell.metrics

@@ -13,10 +13,23 @@ from pathlib import Path
 import pytest
 
 from muonlab.cli import main
+from muonlab.report import figures
 from muonlab.report.gather import gather
 from muonlab.report.publish import report
 from muonlab.report.sections import sections
 from tests.report.rundirs import finite, losses, text_of, write_cell, write_run
+
+
+@pytest.fixture
+def drawn():
+    """Asked for by tests that need the figures, too."""
+
+
+@pytest.fixture(autouse=True)
+def _without_figures(request, monkeypatch):
+    if "drawn" not in request.fixturenames:  # they take most of a page's time
+        for name in ("training", "rank", "cost", "frontier", "bounds", "layers", "tau_phi", "response"):
+            monkeypatch.setattr(figures, f"{name}_figure", lambda *_, **__: None)
 
 
 def cell_of(folder: Path) -> Path:
@@ -98,6 +111,7 @@ def test_rows_that_are_no_rows_are_left_out_and_counted(made, row):
 
 
 @pytest.mark.parametrize("done", [False, True])
+@pytest.mark.usefixtures("drawn")
 def test_a_number_of_any_kind_in_a_row_makes_a_page_all_the_same(made, done):
     names = ["train_loss", "test_loss", "test_accuracy", "gradient_nuclear_norm", "lr"]
     for name, value in itertools.product(names, ["x", None, True, [], {}, -1, 0, 10**400]):
@@ -180,6 +194,7 @@ def test_a_cell_that_is_listed_twice_counts_once(made):
 
 
 @pytest.mark.parametrize("row", [{"shape": 5}, {"alignment": "x"}, {"step": "1"}, {"name": 3}, {"q": 10**9}])
+@pytest.mark.usefixtures("drawn")
 def test_certificates_of_any_kind_make_a_page_all_the_same(made, row):
     name = write_cell(made, "Recorded", 0, losses("Recorded", 0), done=False)
     plain = {"event": "matrix", "step": 1, "name": "w", "shape": [2, 3], "alignment": 0.5, "delta_0": 0.5, "delta": 0.1}
@@ -188,6 +203,7 @@ def test_certificates_of_any_kind_make_a_page_all_the_same(made, row):
     assert "Certificates of Recorded" in text_of(made)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_preset_of_several_polynomials_has_a_page_too(made):
     spec = {"polynomial": "polar_express", "q": 5}
     write_cell(made, "Polar Express", 0, losses("x", 0), spec=spec)
@@ -203,6 +219,7 @@ def test_an_interrupted_run_of_cells_side_by_side_shows_nothing_over_time(made):
     assert "by seconds" not in text
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_failed_seed_does_not_shorten_the_curve_of_the_others(made):
     write_cell(made, "SGD-M", 9, losses("SGD-M", 9, epochs=1), done=False)
     report(made)
@@ -218,6 +235,7 @@ def test_the_command_can_be_pasted_into_a_shell(made):
     assert "--set &#39;lr=1; touch pwned #&#39;" in text_of(made)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_figures_and_tables_carry_their_labels_wherever_they_go(made):
     text = text_of(made)
     for path in [*(made / "report" / "tables").iterdir(), *(made / "report" / "figures").iterdir()]:
@@ -271,6 +289,7 @@ def test_an_empty_run_still_has_a_page(tmp_path):
     assert "0 of 0 done" in text
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_busy_machine_is_told_before_the_numbers(made):
     for number, path in enumerate(sorted(made.glob("cells/*/done.json"))):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"load": 0.5 + number / 2}))
