@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 PAGE = Path("runs/quickstart-small/report.html")
 PICTURE = Path(__file__).parent / "quickstart-page.png"
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-SIZE = {"width": 860, "height": 1560}
+SIZE = {"width": 860, "height": 1790}
 
 
 def take(page: Path, picture: Path) -> None:
