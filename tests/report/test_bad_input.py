@@ -130,6 +130,8 @@ def test_a_name_that_leads_out_of_the_run_directory_is_not_followed(made, tmp_pa
     (made / "cells.json").write_text(json.dumps({"cells": [*about["cells"], name]}))
     (problem,) = report(made)["problems"]
     assert problem == {"where": f"cells/{name}", "what": "leads out of the run directory"}
+    verdicts = {one["verdict"] for one in json.loads((made / "report" / "claims.json").read_text())}
+    assert verdicts == {"not tested at this scale"}
     assert "stranger" not in (made / "report.html").read_text()
 
 

@@ -64,15 +64,15 @@ def gather(folder: Path) -> Found:
         )
     problems: list[Problem] = []
     sessions = _sessions(folder, problems)
-    names = _names(folder, problems)
-    cells = [cell for name in names if (cell := _cell(folder / "cells" / name, problems)) is not None]
+    names, own = _names(folder, problems)
+    cells = [cell for name in own if (cell := _cell(folder / "cells" / name, problems)) is not None]
     of = {**head, "data": _data(head["data"], problems)}
     results = Results(head["study"], head["profile"], of, tuple(sessions), tuple(cells), folder)
     return Found(results, tuple(problems), len(names) - len(cells))
 
 
-def _names(folder: Path, problems: list[Problem]) -> list[str]:
-    """Return the folders of cells in the order of the study, those that nothing lists last."""
+def _names(folder: Path, problems: list[Problem]) -> tuple[list[str], list[str]]:
+    """Return the names of cells in the order of the study, unlisted ones last, and those that are folders here."""
     there = sorted(path.name for path in (folder / "cells").glob("*") if path.is_dir())
     try:
         ordered = listed(folder, begun=False)
@@ -82,7 +82,7 @@ def _names(folder: Path, problems: list[Problem]) -> list[str]:
     names = list(dict.fromkeys([*ordered, *there]))
     own = [name for name in names if _is_own(folder / "cells", name)]
     problems += [Problem(f"cells/{name}", "leads out of the run directory") for name in names if name not in own]
-    return own
+    return names, own
 
 
 def _is_own(folder: Path, name: str) -> bool:
@@ -148,16 +148,14 @@ def _wrong(cell: CellResult) -> str:
     return ""
 
 
-def _sound_rows(
-    rows: Sequence[Mapping[str, Any]], where: str, problems: list[Problem]
-) -> tuple[Mapping[str, Any], ...]:
+def _sound_rows(rows: Sequence[Row], where: str, problems: list[Problem]) -> tuple[Row, ...]:
     sound = tuple(row for row in rows if _is_sound(row))
     if len(sound) < len(rows):
         problems.append(Problem(where, f"{len(rows) - len(sound)} of {len(rows)} rows lack what rows have"))
     return sound
 
 
-def _is_sound(row: Mapping[str, Any]) -> bool:
+def _is_sound(row: Row) -> bool:
     kinds = _ROWS.get(str(row["event"]), {})
     numbers = (row.get(name) for name in _RECORDED if row["event"] == "matrix")
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import webbrowser
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -49,8 +50,6 @@ def report(folder: str | os.PathLike[str], *, smoothing: int = 1, show: bool = F
         raise ValueError(f"smoothing must be at most {MOST_SMOOTHING:,}, got {smoothing}: a handful will do")
     answer = _of_study(root, smoothing) if runs == [root] else _of_all(root, runs, smoothing)
     if show:
-        import webbrowser
-
         webbrowser.open(Path(answer["page"]).resolve().as_uri())
     return answer
 
@@ -184,7 +183,7 @@ def _ledger(entries: Iterable[Entry], every: Iterable[Finding]) -> dict[str, Any
 
 def _weight(found: Found) -> tuple[bool, int, int]:
     """Return how much a run of a study says: whether it is done, then its profile, then how many cells it has."""
-    results, profiles = found.results, tuple[str, ...](PROFILES)
+    results, profiles = found.results, list[str](PROFILES)
     size = profiles.index(results.profile) if results.profile in profiles else -1
     return results.status == "done" and not found.lost, size, len(results.cells)
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from muonlab.lab.results import CellResult, Results
 from muonlab.lab.slopes import norms_by_rank, slopes_of
 from muonlab.report import figures, tables
 from muonlab.report.curves import Curve, by_epoch, by_time
+from muonlab.report.tables import Places
 from muonlab.report.values import Figure, Section, Table
 
 if TYPE_CHECKING:
     from muonlab.polynomials import Polynomial, Schedule
 
-Places = Mapping[str, Sequence[CellResult]]
 MOST_LAYER_FIGURES = 6
 _LOSSES = ("train_loss", "test_loss")
 
@@ -29,9 +29,7 @@ def sections(results: Results, smoothing: int = 1) -> tuple[Section, ...]:
         smoothing: evaluations in a running mean of each curve; 1 is none.
     """
     done = results.places(status="done")
-    begun = {
-        label: done.get(label, cells) for label, cells in results.places().items()
-    }  # others only where none is done
+    begun = results.places() | done  # what is not finished is shown only where nothing else is
     alone = all(cell.jobs == 1 for cell in results.cells)  # else seconds are of a shared machine
     parts = (
         _training(results, begun, done, smoothing, alone=alone),
@@ -90,9 +88,8 @@ def _rank(results: Results, done: Places) -> Section | None:
 
 def _costs(done: Places) -> Section | None:
     found = {label: _mean_summary(cells) for label, cells in done.items()}
-    timed = {
-        label: summary for label, summary in found.items() if {"predicted_ratio", "measured_ratio"} <= set(summary)
-    }
+    ratios = {"predicted_ratio", "measured_ratio"}
+    timed = {label: summary for label, summary in found.items() if ratios <= set(summary)}
     if not timed:
         return None
     rows = [{**done[label][0].spec, **summary} for label, summary in timed.items()]
