@@ -481,7 +481,7 @@ def test_some_missing_gradients_are_a_row_and_no_warning():
 def test_a_muon_that_calls_no_hook_although_gradients_are_there_is_told_from_one_without(monkeypatch):
     p, optimizer = one()
     rec = Recorder(optimizer, every=1)
-    monkeypatch.setattr(optimizer, "_show", lambda *_: None)
+    monkeypatch.setattr(optimizer, "_done", lambda *_: None)
     with pytest.warns(UserWarning, match="1 matrices had a gradient and were not orthogonalized"):
         steps(optimizer, p)
     assert event(rec, "missing")["names"] == ["W"]

@@ -1,8 +1,7 @@
-"""The step knows its parameters' whereabouts through the layout alone: other layouts give the same bits."""
+"""The step knows its parameters' whereabouts through the layout alone; tests/distributed has the layouts of ranks."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
@@ -12,8 +11,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from muonlab import ExactPolar, Muon
-from muonlab.optim import base, batches
-from muonlab.optim.layout import Batch, Layout, Local
+from muonlab.optim.layout import Batch, Local
+from muonlab.optim.layout.blocks import chunks, cut
+from muonlab.optim.layout.exchange import Item, elements_sent, from_owners, to_owners
+from muonlab.optim.layout.grid import Grid
+from muonlab.optim.layout.plan import assign, balance
 
 SHAPES = ((7, 6), (7, 6), (4, 9), (9, 2, 2))
 BUILDS = {
@@ -25,42 +27,30 @@ BUILDS = {
 }
 
 
-LOCAL = Local()
-LAYOUTS: dict[Tensor, Layout] = {}
-
-
 def drawn(seed: int) -> list[Tensor]:
     """Return standard normal tensors."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator) for shape in SHAPES]
 
 
-def trained(build, cut=lambda t: t, layout=None, bad: int | None = None) -> list[Tensor]:
-    """Train what ``cut`` leaves of each tensor for three steps; gradient 0 of step ``bad`` is NaN somewhere."""
-    params = [Parameter(cut(w).clone()) for w in drawn(100)]
-    LAYOUTS.update(dict.fromkeys(params, layout or LOCAL))
+def trained(build, layout=None) -> list[Tensor]:
+    """Train for three steps."""
+    params = [Parameter(w) for w in drawn(100)]
     optimizer = build(params)
+    if layout is not None:
+        optimizer._layouts.plain = layout
     for t in range(3):
-        for i, (p, g) in enumerate(zip(params, drawn(t), strict=True)):
-            if bad == t and i == 0:
-                g[-1, -1] = torch.nan  # in the last row: one process sees it
-            p.grad = cut(g).clone()
+        for p, g in zip(params, drawn(t), strict=True):
+            p.grad = g
         optimizer.step()
     return [p.detach() for p in params]
-
-
-@pytest.fixture(autouse=True)
-def _layouts_by_parameter(monkeypatch):
-    monkeypatch.setattr(base, "layout_of", LAYOUTS.__getitem__)
-    yield
-    LAYOUTS.clear()
 
 
 class AsksAhead(Local):
     """Takes every batch before it works on the first, as one that overlaps communication may."""
 
-    def orthogonalize(self, work: Iterable[Batch]) -> Iterator[tuple[Batch, Sequence[Tensor]]]:
-        return super().orthogonalize(list(work))
+    def orthogonalize(self, batches: Iterable[Batch], done) -> Iterator[tuple[Batch, Sequence[Tensor]]]:
+        return super().orthogonalize(list(batches), done)
 
 
 @pytest.mark.parametrize("name", BUILDS)
@@ -69,67 +59,50 @@ def test_a_layout_that_asks_ahead_gives_the_same_bits(name):
     assert all(map(torch.equal, ahead, plain))
 
 
-class Exchange:
-    """Lets threads swap tensors, in the order of their ranks."""
-
-    def __init__(self, ranks: int) -> None:
-        self.barrier, self.slots = threading.Barrier(ranks), [None] * ranks
-
-    def __call__(self, rank: int, value):
-        self.slots[rank] = value
-        self.barrier.wait(60)
-        everything = list(self.slots)
-        self.barrier.wait(60)
-        return everything
+GRIDS = [Grid.of(r, s) for r in (1, 2, 3) for s in (1, 2, 3, 5)]
 
 
-class RowShards:
-    """Each thread holds some rows; all of them orthogonalize the whole and keep theirs."""
-
-    def __init__(self, rank: int, exchange: Exchange) -> None:
-        self.rank, self.exchange = rank, partial(exchange, rank)
-
-    def held(self, tensor: Tensor) -> Tensor:
-        return tensor.detach()
-
-    def agree(self, flags: Sequence[bool]) -> Sequence[bool]:
-        return [any(several) for several in zip(*self.exchange(list(flags)), strict=True)]
-
-    def everywhere(self, flag: Tensor) -> Tensor:
-        return torch.stack(self.exchange(flag)).all()
-
-    def whole_norm(self, norm: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(torch.stack(self.exchange(norm)), dim=0)
-
-    def orthogonalize(self, work: Iterable[Batch]) -> Iterator[tuple[Batch, Sequence[Tensor]]]:
-        for batch in work:
-            results = []
-            for M in batch.matrices:
-                shards = self.exchange(M)
-                sizes = [len(shard) for shard in shards]
-                results.append(batch.orthogonalize(torch.cat(shards)).split(sizes)[self.rank].clone())
-            yield batch, results
+@pytest.mark.parametrize("size", range(12))
+@pytest.mark.parametrize("shards", [1, 2, 3, 4, 7])
+def test_chunks_are_those_of_torch(size, shards):
+    assert [c for c in chunks(size, shards) if c] == [len(c) for c in torch.arange(size).chunk(shards) if len(c)]
+    assert sum(chunks(size, shards)) == size
 
 
-@pytest.mark.parametrize("bad", [None, 1])
-@pytest.mark.parametrize("name", BUILDS)
-def test_uneven_row_shards_in_threads_step_like_the_whole(name, bad, monkeypatch):
-    build = partial(BUILDS[name], nonfinite="skip")
-    expected = trained(build, bad=bad)
-    bounds = ((0, 2), (2, 3), (3, 99))
-    exchange, found = Exchange(len(bounds)), [None] * len(bounds)
-    # a sharded parameter knows the shape of the whole, as a DTensor does; these plain ones are told here
-    rows = {tuple(shape[1:]): shape[0] for shape in SHAPES}
-    monkeypatch.setattr(batches, "block_shapes", lambda shape, _: [(rows[tuple(shape[1:])], *shape[1:])])
+def test_blocks_that_straddle_shards_are_cut_where_the_shards_are():
+    rows = torch.arange(11)
+    shards = [set(shard.tolist()) for shard in rows.chunk(4)]
+    for block, members in zip(cut((11, 3), (2, 5, 4), shards=4), rows.split((2, 5, 4)), strict=True):
+        assert list(block.sizes) == [len(shard & set(members.tolist())) for shard in shards]
 
-    def work(rank: int) -> None:
-        first, last = bounds[rank]
-        found[rank] = trained(build, lambda t: t[first:last], RowShards(rank, exchange), bad)
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(bounds))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    for i, whole in enumerate(expected):
-        torch.testing.assert_close(torch.cat([shard[i] for shard in found]), whole, rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: f"{grid.replicas}x{grid.shards}")
+@pytest.mark.parametrize("dim", [0, 1])
+def test_simulated_messages_meet_and_add_up_to_the_formula(grid, dim):
+    blocks = [block for shape in ((1, 5), (3, 4), (8, 2), (15, 7)) for block in cut(shape, "flatten", dim, grid.shards)]
+    items = [Item(block, i % grid.ranks) for i, block in enumerate(blocks)]
+    for route in (to_owners, from_owners):
+        legs = [route(items, Grid(grid.replica, grid.shard, me)) for me in range(grid.ranks)]
+        for a in range(grid.ranks):
+            for b in range(grid.ranks):
+                sent = [leg[1:] for leg in legs[a].out if leg.rank == b]
+                assert sent == [leg[1:] for leg in legs[b].back if leg.rank == a]
+    total = sum(
+        leg.elements
+        for me in range(grid.ranks)
+        for route in (to_owners, from_owners)
+        for leg in route(items, Grid(grid.replica, grid.shard, me)).out
+    )
+    assert total == sum(elements_sent(item, grid) for item in items)
+    wrong = Grid.of(grid.replicas + 1, grid.shards)
+    assert total != sum(elements_sent(item, wrong) for item in items)
+
+
+def test_owners_are_within_a_third_of_the_best_and_equal_costs_go_round():
+    assert assign([1.0] * 7, 3) == (0, 1, 2, 0, 1, 2, 0)
+    generator = torch.Generator().manual_seed(0)
+    for ranks in (2, 3, 8):
+        costs = torch.rand(40, generator=generator).tolist()
+        best = max(1.0, max(costs) * ranks / sum(costs))  # no plan is better than this
+        assert best <= balance(costs, assign(costs, ranks), ranks) <= 4 / 3 * best
+        assert balance(costs, [0] * 40, ranks) == pytest.approx(ranks)

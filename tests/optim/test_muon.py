@@ -697,15 +697,6 @@ def test_a_vector_is_refused_at_construction_and_in_a_later_group():
     step(optimizer, drawn([(3, 4)]))
 
 
-def test_a_sharded_parameter_is_refused():
-    weight = Parameter(torch.zeros(4, 6))
-    weight.device_mesh = "DeviceMesh((2,))"
-    with pytest.raises(
-        TypeError, match=r"must lie whole on one device, got a Parameter over DeviceMesh\(\(2,\)\): train"
-    ):
-        Muon([weight])
-
-
 def test_a_step_needs_no_process_group(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a process group was asked for")

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from muonlab import _checks
 from muonlab.optim import Muon, MuonWithAux
-from muonlab.optim.base import BUFFER, named, stays_finite
+from muonlab.optim.base import named
 from muonlab.optim.scaling import SCALES
 from muonlab.optim.views import as_matrices, block_shapes, blocks, matrices_shape
 
@@ -166,16 +166,9 @@ class Watch:
         for p, A, B in zip(params, M, O, strict=True):
             place = self._expected[id(p), shape].popleft()
             gradient = None if p.grad is None else place.of(p.grad)
-            skipped = self._skips(p, place.group)
+            skipped = self.muon.skipped(p)
             length = 0.0 if skipped else step_length(place.group, *shape)
             self._see(Seen(place.name, place.group, A, B, gradient, length, skipped))
-
-    def _skips(self, p: Tensor, group: Mapping[str, Any]) -> bool:
-        """Tell whether a parameter stays as it is because of its gradient; one that is skipped keeps its momentum."""
-        if group["nonfinite"] != "skip" or p.grad is None:
-            return False
-        momentum = self.muon.state[p][BUFFER]
-        return not bool(stays_finite(group, p.grad.to(momentum.dtype), momentum))
 
     def _after_step(self, *_: Any) -> None:
         if self._closed:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from muonlab.optim.layout import Layout, layout_of
+from muonlab.optim.layout import Block, Job, Layout, Layouts, Local
 from muonlab.optim.momentum import MomentumForm, advance
 from muonlab.optim.options import COMMON, Check, checked, refuse_slips
 
@@ -31,8 +31,12 @@ class Part:
     weight: Tensor
     grad: Tensor
     momentum: Tensor
-    finite: Tensor | None
+    finite: Tensor | None = None
     """Whether the parameter's gradient and momentum are in range, on its device; None where nobody asks."""
+    block: Block | None = None
+    """What of the parameter is orthogonalized together with it; None where nothing is orthogonalized."""
+    index: int = 0
+    """Number of the block in the parameter."""
 
 
 class MomentumOptimizer(Optimizer):
@@ -41,9 +45,12 @@ class MomentumOptimizer(Optimizer):
     checks: ClassVar[Mapping[str, Check]] = COMMON
     """Every option of a parameter group with its check."""
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+    def __init__(self, params: ParamsT, defaults: dict[str, Any], layouts: Layouts | None = None) -> None:
+        self._layouts = layouts or Layouts()
+        self._finite: dict[Tensor, Tensor | None] = {}
         given: Any = params if isinstance(params, Tensor) else list(params)  # torch has a message for a bare tensor
         if isinstance(given, list) and not given:
+            self._layouts.plain.prepare(())  # ranks that wait for this one's plan are not to wait in vain
             raise ValueError(
                 "an optimizer needs parameters, got none: if split_params found no hidden matrix, print its table; a "
                 "single layer is taken for the output layer unless head=None"
@@ -72,10 +79,12 @@ class MomentumOptimizer(Optimizer):
                 raise ValueError(f"parameters must have a shape, got {name} uninitialized: run one forward pass first")
             if not p.is_floating_point():
                 raise TypeError(f"parameters must be real floating-point tensors, got {name} of {p.dtype}: use float32")
-            layout_of(p)
+            self._layouts.of(p, name)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over unpickled or loaded state, after it was checked; what an older dictionary lacks stays as it is."""
+        if "_layouts" not in self.__dict__:  # a process group cannot be unpickled: a copy works for itself
+            self._layouts, self._finite = Layouts(), {}
         defaults = state.get("defaults", getattr(self, "defaults", {}))
         present = getattr(self, "param_groups", [])
         groups = [
@@ -136,38 +145,82 @@ class MomentumOptimizer(Optimizer):
             for group in self.param_groups:  # a value that was put there by hand is checked like any other
                 group.update(checked(group, self.checks))
                 self._check_group(group)
-        parts = list(self._parts())
+        members = self._members()
+        self._prepare(members)
+        parts = _with_finite(self._parts(members))
         _raise_nonfinite(parts)
+        if not torch.compiler.is_compiling():
+            self._finite = {part.param: part.finite for part in parts}
         self._update(parts)
+        for part in parts:
+            part.layout.settle(part.param, part.weight)
+            part.layout.settle(self._buffer(part.param), part.momentum)
+        self._finite = {}
         return loss
+
+    def skipped(self, param: Tensor) -> bool:
+        """Tell, within a step, whether it leaves a parameter alone because of ``nonfinite="skip"``."""
+        finite = self._finite.get(param)
+        return finite is not None and not bool(finite)
 
     def _update(self, parts: Sequence[Part]) -> None:
         """Move momenta and weights on; the subclass's part of the step."""
         raise NotImplementedError
 
-    def _parts(self) -> Iterator[Part]:
-        """Yield the parameters that have entries and, on some process at least, a gradient."""
-        members = [(group, p, layout_of(p)) for group in self.param_groups for p in group["params"] if p.numel()]
+    def _members(self) -> list[Member]:
+        return [
+            Member(group, name, p, self._layouts.of(p, name))
+            for group in self.param_groups
+            for name, p in named(group)
+            if p.numel()
+        ]
+
+    def _prepare(self, members: Sequence[Member]) -> None:
+        """Let every layout share out the work; the one that was asked for takes part even if it has nothing to do."""
+        for layout in dict.fromkeys((self._layouts.plain, *(member.layout for member in members))):
+            if not isinstance(layout, Local):
+                layout.prepare([job for member in members if member.layout is layout for job in self._jobs(member)])
+
+    def _jobs(self, member: Member) -> Iterator[Job]:
+        """Yield what a step has to do for a parameter, as far as ranks have to agree on it."""
+        for block in member.layout.blocks(member.param, "flatten"):
+            yield Job(member.param, block, 0.0, str(member.group["nonfinite"]))
+
+    def _parts(self, members: Sequence[Member]) -> Iterator[Part]:
+        """Yield the parameters that have, on some process at least, a gradient."""
         present: dict[Tensor, bool] = {}
-        for layout in {layout: None for _, _, layout in members}:
-            mine = [p for _, p, of_p in members if of_p is layout]
-            present.update(zip(mine, layout.agree([p.grad is not None for p in mine]), strict=True))
-        for group, p, layout in members:
+        for layout in dict.fromkeys(member.layout for member in members):
+            mine = [member for member in members if member.layout is layout]
+            flags = layout.agree([m.param.grad is not None for m in mine], [m.name for m in mine])
+            present.update(zip((m.param for m in mine), flags, strict=True))
+        for group, name, p, layout in members:
             if not present[p]:
                 continue
             weight, momentum = layout.held(p), layout.held(self._buffer(p))
-            grad = torch.zeros_like(weight) if p.grad is None else layout.held(_dense(p.grad, group, p))
-            grad = grad.to(momentum.dtype)
-            watched = group["nonfinite"] != "propagate"
-            finite = layout.everywhere(stays_finite(group, grad, momentum)) if watched else None
-            yield Part(p, group, layout, weight, grad, momentum, finite)
+            grad = layout.held(torch.zeros_like(p) if p.grad is None else _dense(p.grad, p, name))
+            yield Part(p, group, layout, weight, grad.to(momentum.dtype), momentum)
 
 
-def _dense(grad: Tensor, group: Mapping[str, Any], param: Tensor) -> Tensor:
+class Member(NamedTuple):
+    """A parameter of an optimizer, with the group, the name and the layout that it has there."""
+
+    group: dict[str, Any]
+    name: str
+    param: Tensor
+    layout: Layout
+
+
+def _dense(grad: Tensor, param: Tensor, name: str) -> Tensor:
     if grad.layout != torch.strided:
         raise RuntimeError(
-            f"gradients must be dense, got one of layout {grad.layout} for {name_of(group, param)}: "
+            f"gradients must be dense, got one of layout {grad.layout} for {name}: "
             f"use sparse=False in its layer, or give it to torch.optim.SparseAdam"
+        )
+    placed, placed_there = getattr(grad, "placements", None), getattr(param, "placements", None)
+    if placed != placed_there:
+        raise TypeError(
+            f"a gradient must be placed like its parameter, got {placed} for {name} with {placed_there}: leave p.grad "
+            f"as backward() made it, or redistribute it"
         )
     return grad
 
@@ -183,16 +236,41 @@ def name_of(group: Mapping[str, Any], param: Tensor) -> str:
     return next(name for name, p in named(group) if p is param)
 
 
-def stays_finite(group: Mapping[str, Any], grad: Tensor, momentum: Tensor) -> Tensor:
+def _with_finite(parts: Iterable[Part]) -> list[Part]:
+    """Return the parts, those that somebody watches with the word whether they stay in range on all processes."""
+    found = list(parts)
+    watched: dict[tuple[Any, ...], list[int]] = {}
+    for i, part in enumerate(found):
+        if part.group["nonfinite"] != "propagate":
+            watched.setdefault((part.layout, part.grad.device, _wide(part.grad)), []).append(i)
+    for (layout, *_), numbers in watched.items():
+        largest = layout.largest(torch.stack([_largest_entries(found[i]) for i in numbers]))
+        for i, of_both in zip(numbers, largest.unbind(), strict=True):
+            found[i] = replace(found[i], finite=_stays_finite(found[i], *of_both.unbind()))
+    return found
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _largest_entries(part: Part) -> Tensor:
+    """Return the largest entry, in size, of the gradient and of the momentum, as far as this process holds them."""
+    both = (part.grad, part.momentum)
+    if not part.grad.numel():
+        return part.grad.new_zeros(2, dtype=_wide(part.grad))
+    return torch.stack([torch.linalg.vector_norm(t, torch.inf, dtype=_wide(part.grad)) for t in both])
+
+
+def _stays_finite(part: Part, grad: Tensor, momentum: Tensor) -> Tensor:
     """Return, on its device, whether a gradient is finite and leaves the momentum in the range of its dtype."""
-    wide = torch.float64 if grad.dtype == torch.float64 else torch.float32
-    largest = torch.linalg.vector_norm(grad, torch.inf, dtype=wide)
-    if group.get("momentum_form", "heavy_ball") == "heavy_ball":
+    largest = grad
+    if part.group.get("momentum_form", "heavy_ball") == "heavy_ball":
         # an average cannot leave the range of what it averages; this sum can
-        mu = group["momentum"]
-        moved = mu * torch.linalg.vector_norm(momentum, torch.inf, dtype=wide) + largest
-        largest = largest + mu * moved if group["nesterov"] else moved
-    in_range: Tensor = largest <= torch.finfo(grad.dtype).max
+        mu = part.group["momentum"]
+        moved = mu * momentum + largest
+        largest = largest + mu * moved if part.group["nesterov"] else moved
+    in_range: Tensor = largest <= torch.finfo(part.grad.dtype).max
     return in_range
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,23 +12,19 @@ from torch import Tensor
 from muonlab.optim.base import Part, by_group, move_momenta, move_weights, scalar, unless_skipped
 from muonlab.optim.layout import Batch, Layout
 from muonlab.optim.orthogonalizer import callable_of
-from muonlab.optim.scaling import SCALES, norm_of_matrices, renormalize
-from muonlab.optim.views import as_matrices, block_shapes, blocks, matrices_shape
-
-_IN_CACHE = 1 << 21
-"""Bytes of weights that are worked on together on a CPU, where stacking matrices gains nothing."""
+from muonlab.optim.scaling import SCALES, renormalize
 
 
 def batches(parts: Sequence[Part]) -> Iterator[Batch]:
     """Yield matrices of equal shape and treatment together, their momenta moved on just before."""
     stacks: dict[tuple[Any, ...], list[Part]] = {}
     for part in parts:
-        view, how = part.group["matrix_view"], part.group["orthogonalizer"]
-        held = (blocks(t, view) for t in (part.weight, part.grad, part.momentum))
-        for shape, weight, grad, momentum in zip(block_shapes(part.param.shape, view), *held, strict=True):
-            block = replace(part, weight=weight, grad=grad, momentum=momentum) if isinstance(view, tuple) else part
-            key = (how, matrices_shape(shape, view), weight.dtype, weight.device)
-            stacks.setdefault(key, []).append(block)
+        blocks = part.layout.blocks(part.param, part.group["matrix_view"])
+        held = (part.layout.pieces(t, blocks) for t in (part.weight, part.grad, part.momentum))
+        for i, (block, weight, grad, momentum) in enumerate(zip(blocks, *held, strict=True)):
+            piece = replace(part, weight=weight, grad=grad, momentum=momentum, block=block, index=i)
+            key = (part.group["orthogonalizer"], block.matrices, block.stays, weight.dtype, weight.device)
+            stacks.setdefault(key, []).append(piece)
     for (how, shape, *_), stack in stacks.items():
         for some in _handy(stack):
             # nothing here holds the matrices of a batch while it is worked on
@@ -35,27 +32,29 @@ def batches(parts: Sequence[Part]) -> Iterator[Batch]:
 
 
 def _handy(stack: Sequence[Part]) -> Iterator[Sequence[Part]]:
-    """Yield a stack whole, on a CPU in pieces that stay in its cache from momentum to update."""
-    size = max(1, _IN_CACHE // stack[0].weight.nbytes) if stack[0].weight.device.type == "cpu" else len(stack)
+    """Yield a stack whole, or by as many as its layout has room for; every rank by the same, whatever it holds."""
+    one, room = stack[0], stack[0].layout.room(stack[0].weight.device)
+    assert one.block is not None
+    whole = math.prod(one.block.shape) * one.weight.element_size()
+    size = len(stack) if room is None else max(1, room // whole)
     for first in range(0, len(stack), size):
         yield stack[first : first + size]
 
 
 def _moved(stack: Sequence[Part]) -> list[Tensor]:
-    """Move the momenta of a stack on and return the matrices to orthogonalize."""
-    matrices = []
+    """Move the momenta of a stack on and return what this process holds of the matrices to orthogonalize."""
+    pieces = []
     for members in by_group(stack):
         group = members[0].group
-        directions = move_momenta(members, group, group["momentum_form"])
-        matrices += [as_matrices(D, group["matrix_view"]) for D in directions]
-    return matrices
+        pieces += move_momenta(members, group, group["momentum_form"])
+    return pieces
 
 
 def update(batch: Batch, results: Sequence[Tensor], layout: Layout) -> None:
     """Update the weights of a batch (Kim & Oh 2026, Algorithm 1, line 10), with the factor of its shape."""
     rows, columns = batch.shape[-2:]
     done = 0
-    for members in by_group(batch.owners):
+    for members in by_group(batch.parts):
         group = members[0].group
         directions = [O.view(p.weight.shape) for O, p in zip(results[done:], members, strict=False)]
         done += len(members)
@@ -75,6 +74,5 @@ def _moves(group: Mapping[str, Any]) -> bool:
 
 
 def _renormalize(members: Sequence[Part], rows: int, layout: Layout) -> None:
-    for part in members:
-        norm = layout.whole_norm(norm_of_matrices(part.weight, part.group["matrix_view"] == "batch"))
+    for part, norm in zip(members, layout.norms(members), strict=True):
         renormalize(part.weight, norm, rows)

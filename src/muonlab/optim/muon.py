@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,10 +13,11 @@ from torch.optim.optimizer import ParamsT
 from torch.utils.hooks import RemovableHandle
 
 from muonlab import _checks
-from muonlab.optim.base import MomentumOptimizer, Part, named
+from muonlab.optim.base import Member, MomentumOptimizer, Part, named
 from muonlab.optim.batches import batches, update
 from muonlab.optim.foreign import as_native, newton_schulz_of, refuse_foreign
-from muonlab.optim.layout import Batch
+from muonlab.optim.layout import Job, Layouts
+from muonlab.optim.layout.plan import cost
 from muonlab.optim.momentum import MOMENTUM_FORMS, MomentumForm
 from muonlab.optim.options import COMMON, Check, one_of
 from muonlab.optim.orthogonalizer import ExactPolar, NewtonSchulz, Orthogonalizer, to_plain
@@ -24,6 +25,9 @@ from muonlab.optim.registry import register
 from muonlab.optim.scaling import RENORMALIZE, SCALES, Renormalize, Scale
 from muonlab.optim.views import MatrixView, check_fits, check_view
 from muonlab.polynomials import preset, taylor
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 OrthogonalizeHook = Callable[[tuple[Tensor, ...], Tensor, Tensor], None]
 Nonfinite = Literal["propagate", "raise", "skip"]
@@ -58,9 +62,14 @@ class Muon(MomentumOptimizer):
         nonfinite: what a gradient does that has NaN or infinity, or would carry the momentum out of range:
             ``"propagate"`` into the weights, ``"raise"`` before anything changes (reads one number off each device), or
             ``"skip"`` its parameter, weight and state, for this step.
+        process_group: processes that have copies of the parameters (DistributedDataParallel) and share the work on
+            them; None has each work for itself. Parameters of fully_shard bring their own processes.
+        comm_dtype: of the matrices that processes send each other; None sends them as they are, and N processes then
+            give the bits of one. ``torch.bfloat16`` halves what float32 needs.
+        full_tensor: gather parameters whole on every process where more than one dimension of them is cut.
 
     Attributes:
-        orthogonalized: matrices that the last step orthogonalized.
+        orthogonalized: matrices that the last step orthogonalized on this process.
 
     Example:
         >>> import torch
@@ -97,6 +106,9 @@ class Muon(MomentumOptimizer):
         matrix_view: MatrixView = "flatten",
         maximize: bool = False,
         nonfinite: Nonfinite = "propagate",
+        process_group: ProcessGroup | None = None,
+        comm_dtype: torch.dtype | None = None,
+        full_tensor: bool = False,
     ) -> None:
         options: dict[str, Any] = {"lr": lr, "momentum": momentum, "orthogonalizer": orthogonalizer}
         options |= {
@@ -109,7 +121,7 @@ class Muon(MomentumOptimizer):
         options |= {"matrix_view": matrix_view, "maximize": maximize, "nonfinite": nonfinite}
         self.orthogonalized = 0
         self._orthogonalize_hooks = OrderedDict()
-        super().__init__(params, options)
+        super().__init__(params, options, Layouts(process_group, comm_dtype, full_tensor))
 
     # ------------------------------------------------------------------------------------------------------- recipes
 
@@ -239,7 +251,8 @@ class Muon(MomentumOptimizer):
 
         ``M[i]`` is the matrix of ``params[i]`` that was orthogonalized (with Nesterov, not the momentum alone) and
         ``O[i]`` the outcome, both of shape (b, m, n); the scale rule is not yet
-        applied. They are copies: what a hook writes into them does not reach the optimizer.
+        applied. They are copies: what a hook writes into them does not reach the optimizer. On several processes each
+        matrix is shown whole, on the one that orthogonalized it.
 
         Returns:
             A handle whose ``remove()`` takes the hook away.
@@ -276,19 +289,26 @@ class Muon(MomentumOptimizer):
         self.orthogonalized = 0
         for layout in {part.layout: None for part in parts}:
             mine = [part for part in parts if part.layout is layout]
-            for batch, results in layout.orthogonalize(batches(mine)):
-                self.orthogonalized += len(batch.matrices) * math.prod(batch.shape[:-2])
-                if self._orthogonalize_hooks:
-                    self._show(batch, results)
+            for batch, results in layout.orthogonalize(batches(mine), self._done):
                 update(batch, results, layout)
                 del batch, results  # before the next batch is made
 
-    def _show(self, batch: Batch, results: Sequence[Tensor]) -> None:
-        """Call each hook with the batch as one stack of its own, so that what it writes stays there."""
-        *batched, m, n = batch.matrices[0].shape
-        params = tuple(part.param for part in batch.owners for _ in range(math.prod(batched)))
+    def _jobs(self, member: Member) -> Iterator[Job]:
+        group, p = member.group, member.param
+        says = repr([group[name] for name in ("orthogonalizer", "matrix_view", "renormalize", "nonfinite")])
+        for block in member.layout.blocks(p, group["matrix_view"]):
+            yield Job(p, block, cost(group["orthogonalizer"], block.matrices, p.dtype, p.device), says)
+
+    def _done(self, parts: Sequence[Part], matrices: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Count what was orthogonalized here and show it to each hook, as stacks of its own to write into."""
+        stacks = [math.prod(M.shape[:-2]) for M in matrices]
+        self.orthogonalized += sum(stacks)
+        if not self._orthogonalize_hooks or not sum(stacks):
+            return
+        m, n = matrices[0].shape[-2:]
+        params = tuple(part.param for part, size in zip(parts, stacks, strict=True) for _ in range(size))
         for hook in list(self._orthogonalize_hooks.values()):
-            hook(params, *(torch.stack(list(x)).reshape(-1, m, n) for x in (batch.matrices, results)))
+            hook(params, *(torch.cat([A.reshape(-1, m, n) for A in all_of]) for all_of in (matrices, results)))
 
 
 register("muon", Muon, source="K. Jordan et al. 2024, with the defaults of docs/adr/0007")

@@ -33,15 +33,29 @@ RENORMALIZE: tuple[Renormalize, ...] = (None, "before", "after")
 def norm_of_matrices(weight: Tensor, batch: bool) -> Tensor:
     """Return the Frobenius norm of a weight, or of each of its matrices, in float32 or wider and broadcastable to it.
 
-    Row by row, since one float32 sum over all entries loses digits.
+    Row by row, since one float32 sum over all entries loses digits, and since ranks may then hold rows each.
     """
-    dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
-    if batch:
-        rows: Tensor = torch.linalg.vector_norm(weight, dim=-1, keepdim=True, dtype=dtype)
-        norm: Tensor = torch.linalg.vector_norm(rows, dim=-2, keepdim=True)
-    else:
-        rows = torch.linalg.vector_norm(weight.flatten(1), dim=-1, dtype=dtype)
-        norm = torch.linalg.vector_norm(rows)
+    if not batch:
+        return norm_of_rows(row_norms(weight))
+    rows: Tensor = torch.linalg.vector_norm(weight, dim=-1, keepdim=True, dtype=norm_dtype(weight))
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=-2, keepdim=True)
+    return norm
+
+
+def norm_dtype(weight: Tensor) -> torch.dtype:
+    """Return the dtype in which norms of a weight are taken."""
+    return torch.float64 if weight.dtype == torch.float64 else torch.float32
+
+
+def row_norms(weight: Tensor) -> Tensor:
+    """Return the norm of each row of a weight, seen as first dimension × the rest."""
+    rows: Tensor = torch.linalg.vector_norm(weight.flatten(1), dim=-1, dtype=norm_dtype(weight))
+    return rows
+
+
+def norm_of_rows(rows: Tensor) -> Tensor:
+    """Return the Frobenius norm of a weight by the norms of its rows."""
+    norm: Tensor = torch.linalg.vector_norm(rows)
     return norm
 
 

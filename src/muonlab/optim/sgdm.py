@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from muonlab.optim.base import MomentumOptimizer, Part, by_group, move_momenta, move_weights, unless_skipped
+from muonlab.optim.layout import Layouts
 from muonlab.optim.registry import register
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class SGDM(MomentumOptimizer):
@@ -25,6 +30,8 @@ class SGDM(MomentumOptimizer):
         maximize: climb instead of descending.
         nonfinite: what a gradient does that has NaN or infinity, or would carry the momentum out of range:
             ``"propagate"``, ``"raise"`` before anything changes, or ``"skip"`` its parameter for this step.
+        process_group: processes that have copies of the parameters and must agree on which gradients there are and are
+            finite; None has each work for itself. Parameters of fully_shard bring their own processes.
 
     Example:
         >>> import torch
@@ -44,9 +51,12 @@ class SGDM(MomentumOptimizer):
         weight_decay: float = 0.0,
         maximize: bool = False,
         nonfinite: str = "propagate",
+        process_group: ProcessGroup | None = None,
     ) -> None:
         options = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize, "nonfinite": nonfinite})
+        # every update is entry by entry, however a tensor is cut; only Partial ones are refused
+        layouts = Layouts(process_group, entrywise=True)
+        super().__init__(params, {**options, "maximize": maximize, "nonfinite": nonfinite}, layouts)
 
     def _update(self, parts: Sequence[Part]) -> None:
         for members in by_group(parts):
