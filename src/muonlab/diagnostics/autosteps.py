@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch.optim.optimizer import Optimizer
 
 from muonlab import _checks
+from muonlab.diagnostics.across_ranks import gathered
 from muonlab.diagnostics.spectra import Spectrum, respond, spectrum
 from muonlab.diagnostics.watch import Seen, Watch, checked_state, muon_of
 from muonlab.optim.orthogonalizer import NewtonSchulz, from_plain
@@ -16,6 +17,8 @@ from muonlab.orthogonalize import as_schedule
 from muonlab.polynomials import PRESETS, Schedule
 
 Family = Callable[[int], Schedule]
+_NOW = -1
+"""Stands for the steps that a group takes now, which need not be among those to choose from."""
 _log = logging.getLogger(__name__)
 
 
@@ -60,6 +63,7 @@ class AutoSteps:
     singular values of the momenta are taken (the first step is one); what each number of steps would make of them
     follows exactly, and the smallest that meets the target is set in the group. ``split_params(model, by="shape")``
     makes a group for every shape, so that each gets its own number. Nothing is timed: a run can be repeated exactly.
+    On several processes each must have one; they choose alike, by the least alignment on any of them.
 
     Args:
         optimizer: a Muon or MuonWithAux.
@@ -109,7 +113,7 @@ class AutoSteps:
         if family is None:
             for how in adjustable:
                 family_of(how.schedule)
-        self._watch = Watch(optimizer, every, self._see, self._after)
+        self._watch = Watch(optimizer, every, self._see, self._after, gradients=False)
 
     @property
     def steps(self) -> list[int | None]:
@@ -151,22 +155,30 @@ class AutoSteps:
 
     def _after(self, step: int, missing: list[str]) -> None:  # noqa: ARG002
         found, self._spectra = self._spectra, {}
-        changes = [self._plan(g, spectra) for g, spectra in found.items()]
+        worst: dict[int, dict[int, float]] = {}
+        seen = (self._reached(g, spectra) for g, spectra in sorted(found.items()))
+        for g, pairs in gathered(self._watch.muon, [(g, list(reached.items())) for g, reached in seen]):
+            least = worst.setdefault(g, {})
+            least.update((q, min(alignment, least.get(q, alignment))) for q, alignment in pairs)
+        changes = [self._plan(g, reached) for g, reached in sorted(worst.items()) if reached]
         self._planned = [change for change in changes if change is not None]
 
-    def _plan(self, g: int, found: list[Spectrum]) -> Change | None:
-        """Return the change that the spectra of a group ask for, if any."""
+    def _reached(self, g: int, found: list[Spectrum]) -> tuple[int, dict[int, float]]:
+        """Return the least alignment that each number of steps gives the spectra of a group on this process."""
         how = _orthogonalizer(self._watch.muon.param_groups[g])
         if how is None:
-            return None
-        now = how.schedule.steps
-        reached = {q: worst_alignment(found, schedule, how) for q, schedule in self._choices(how).items()}
+            return g, {}
+        schedules = {**self._choices(how), _NOW: how.schedule}
+        return g, {q: worst_alignment(found, schedule, how) for q, schedule in schedules.items()}
+
+    def _plan(self, g: int, reached: dict[int, float]) -> Change | None:
+        """Return the change that the least alignments in a group ask for, if any."""
+        how = _orthogonalizer(self._watch.muon.param_groups[g])
+        assert how is not None
+        now, before = how.schedule.steps, reached.pop(_NOW)
         enough = [q for q, alignment in reached.items() if alignment >= self.target_alignment]
         q = enough[0] if enough else max(reached, key=lambda q: (reached[q], -q))
-        if q == now:
-            return None
-        before = worst_alignment(found, how.schedule, how)
-        return Change(self._watch.step, g, now, q, before, reached[q], bool(enough))
+        return None if q == now else Change(self._watch.step, g, now, q, before, reached[q], bool(enough))
 
     def _set(self, change: Change) -> None:
         group = self._watch.muon.param_groups[change.group]

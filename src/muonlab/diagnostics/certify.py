@@ -15,6 +15,7 @@ from muonlab.diagnostics.one_matrix import certify_matrix
 from muonlab.diagnostics.watch import members, muon_of, places, step_length
 from muonlab.optim import MuonWithAux, NewtonSchulz, split_params
 from muonlab.optim.base import BUFFER
+from muonlab.optim.layout import whole
 from muonlab.optim.orthogonalizer import Orthogonalizer, from_plain, to_plain
 from muonlab.orthogonalize.matrices import check_matrices
 from muonlab.orthogonalize.newton_schulz import DEFAULT_POLYNOMIAL
@@ -92,6 +93,7 @@ def certify(
 
 
 def _one_matrix(M: Tensor) -> Tensor:
+    M = whole(M)
     if check_matrices(M).ndim != 2:
         raise ValueError(
             f"certify takes matrices (m, n), got shape {tuple(M.shape)}: pass M.unbind() for a batch of matrices, or "
@@ -177,7 +179,7 @@ def _of_optimizer(optimizer: Optimizer) -> NetworkCertificate:
     muon = muon_of(optimizer)
     entries: list[Entry] = []
     for name, p, group in members(muon):
-        entries += entries_of(name, muon.state[p][BUFFER], group)
+        entries += entries_of(name, whole(muon.state[p][BUFFER]), group)
     return certify_entries(entries, what="momentum buffers", not_covered=uncovered(optimizer))
 
 
@@ -191,7 +193,7 @@ def _of_gradients(model: nn.Module, how: NewtonSchulz) -> NetworkCertificate:
             if p.grad is None:
                 without += 1
             else:
-                entries += entries_of(name, p.grad, options)
+                entries += entries_of(name, whole(p.grad), options)
     if not entries:
         raise ValueError(
             "a model is certified by the gradients of its hidden matrices, got none: call loss.backward() first, or "

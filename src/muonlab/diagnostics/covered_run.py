@@ -13,7 +13,6 @@ from muonlab.diagnostics import text
 from muonlab.diagnostics.certify import uncovered
 from muonlab.diagnostics.rows import Row
 from muonlab.diagnostics.watch import members, muon_of, places
-from muonlab.optim.base import BUFFER
 from muonlab.theory import RunBound, run_bound
 
 _SAME_LENGTH = 1e-6
@@ -81,9 +80,7 @@ class CoveredRun:
 
     def _size(self) -> float:
         """Return a number that tells momenta apart: the sum of their norms."""
-        muon = muon_of(self.optimizer)
-        momenta = [muon.state[p].get(BUFFER) for _, p, _ in members(muon)]
-        return math.fsum(float(torch.linalg.vector_norm(M.double())) for M in momenta if M is not None)
+        return math.fsum(muon_of(self.optimizer).momentum_norms())
 
     def end(self, reason: str) -> None:
         """Note that the theorem does not cover the run from here on."""
@@ -119,6 +116,7 @@ class CoveredRun:
             "had groups that differ in momentum or its form": len(momenta) > 1,
             "had another momentum than the first, or in another form": momenta != {self._momentum},
             "changed the relative lengths of the layers' steps, and so the pair of norms": not same_shares,
+            "sent its directions in half precision, which rounds them": muon_of(self.optimizer).sends_half_precision,
             "climbed: maximize": any(group["maximize"] for group in groups),
             "moved weights of half precision, which round it away": any(
                 torch.finfo(p.dtype).bits < 32 for group in groups for p in group["params"]

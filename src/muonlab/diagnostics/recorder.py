@@ -14,10 +14,11 @@ from torch.optim.optimizer import Optimizer
 
 from muonlab import _checks
 from muonlab.diagnostics import text
+from muonlab.diagnostics.across_ranks import gathered
 from muonlab.diagnostics.covered_run import CoveredRun
 from muonlab.diagnostics.jsonl import RowFile
 from muonlab.diagnostics.rows import MEASURES, Measure, Row, matrix_row, whole_row
-from muonlab.diagnostics.watch import Seen, Watch, checked_state, muon_of
+from muonlab.diagnostics.watch import Seen, Watch, checked_state, members, muon_of, places
 from muonlab.orthogonalize.hardware import wait
 from muonlab.theory import RunBound
 
@@ -26,7 +27,8 @@ class Recorder:
     """Record δ, ε, χ, ρ, s and alignment of every matrix at every ``every``-th step; training keeps its bits.
 
     A row per matrix (``event: "matrix"``), one for all (``"whole"``), and one that names what was not orthogonalized
-    (``"missing"``: no gradient, or a Muon that is not running). Recording needs an ordinary, uncompiled ``step``.
+    (``"missing"``: no gradient, or a Muon that is not running). Recording needs an ordinary, uncompiled ``step``. On
+    several processes each must have a recorder; every matrix is measured by its owner, and all of them get all rows.
 
     Args:
         optimizer: a Muon or MuonWithAux.
@@ -81,7 +83,7 @@ class Recorder:
         self._warned = False
         self._file = RowFile(to) if isinstance(to, (str, os.PathLike)) else None
         self._call = to if callable(to) else None
-        self._watch = Watch(optimizer, every, self._see, self._after, self._before)
+        self._watch = Watch(optimizer, every, self._see, self._after, self._before, gradients=gradients)
         self._on_load = optimizer.register_load_state_dict_post_hook(self._loaded)
 
     def __enter__(self) -> Recorder:
@@ -142,7 +144,7 @@ class Recorder:
             self._finish(step, missing)
 
     def _finish(self, step: int, missing: list[str]) -> None:
-        rows, self._current, self._half_done = self._current, [], False
+        rows, self._current, self._half_done = self._everyones(self._current), [], False
         whole = whole_row(rows)
         if self._watch.every == 1:
             self.run.add(step, rows, whole)
@@ -161,6 +163,15 @@ class Recorder:
                 self._call(row)
         else:
             self.rows += self.last
+
+    def _everyones(self, rows: list[Row]) -> list[Row]:
+        """Return the rows of all ranks, each matrix once; every rank then writes, and knows, the same."""
+        muon = self._watch.muon
+        if not muon.grids:
+            return rows
+        found = {row["name"]: row for row in gathered(muon, rows)}
+        names = [place.name for name, p, group in members(muon) for place, _ in places(name, p.shape, group)]
+        return [found[name] for name in names if name in found]
 
     def _loaded(self, _: Optimizer) -> None:
         if self.step != self._began_at:

@@ -11,8 +11,9 @@ from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from muonlab import _checks
+from muonlab.diagnostics.across_ranks import gathered
 from muonlab.optim import Muon, MuonWithAux
-from muonlab.optim.base import named
+from muonlab.optim.part import named
 from muonlab.optim.scaling import SCALES
 from muonlab.optim.views import as_matrices, block_shapes, blocks, matrices_shape
 
@@ -102,8 +103,9 @@ class Watch:
         optimizer: a Muon, or a MuonWithAux whose Muon is watched.
         every: distance of the steps that are shown.
         see: called with each matrix of such a step, before the weights change.
-        after: called when the step is done, with its number and the names of matrices that were not orthogonalized.
+        after: called when the step is done, with its number and the names of matrices that no process orthogonalized.
         before: called when such a step begins, also the one after a step that failed.
+        gradients: whether ``see`` is to know the gradients.
 
     Attributes:
         step: steps that were taken since watching began.
@@ -117,6 +119,8 @@ class Watch:
         see: Callable[[Seen], None],
         after: Callable[[int, list[str]], None],
         before: Callable[[], None] | None = None,
+        *,
+        gradients: bool = True,
     ) -> None:
         self.muon = muon_of(optimizer)
         self.every = _checks.integer("every", every, at_least=1)
@@ -125,7 +129,8 @@ class Watch:
         self._see, self._after, self._before = see, after, before
         self._closed = self._inside = False
         self._hook: RemovableHandle | None = None
-        self._expected: dict[tuple[int, tuple[int, int]], deque[Place]] = {}
+        self._gradients = gradients
+        self._expected: dict[tuple[Tensor, tuple[int, int]], deque[Place]] | None = None
         self._handles = [
             self.muon.register_step_pre_hook(self._before_step),
             self.muon.register_step_post_hook(self._after_step),
@@ -154,21 +159,35 @@ class Watch:
             return
         if self._before is not None:
             self._before()
-        self._expected = defaultdict(deque)
-        for name, p, group in members(self.muon):
-            if p.numel():
-                for place, shape in places(name, p.shape, group):
-                    self._expected[id(p), shape].append(place)
-        self._hook = self.muon.register_orthogonalize_hook(self._show)
+        self._expected = None
+        self._hook = self.muon.register_orthogonalize_hook(self._show, gradients=self._gradients)
+
+    def _to_come(self) -> dict[tuple[Tensor, tuple[int, int]], deque[Place]]:
+        """Return the matrices that this process has yet to show, now that the step has shared them out."""
+        if self._expected is None:
+            self._expected = defaultdict(deque)
+            for name, p, group in members(self.muon):
+                for place, shape in places(name, p.shape, group) if p.numel() else ():
+                    if (place.member or 0) in self.muon.share(p, place.block):
+                        self._expected[p, shape].append(place)
+        return self._expected
 
     def _show(self, params: tuple[Tensor, ...], M: Tensor, O: Tensor) -> None:
         shape = (M.shape[-2], M.shape[-1])
         for p, A, B in zip(params, M, O, strict=True):
-            place = self._expected[id(p), shape].popleft()
-            gradient = None if p.grad is None else place.of(p.grad)
+            place = self._to_come()[p, shape].popleft()
+            gradient = self._gradient(p, place)
             skipped = self.muon.skipped(p)
             length = 0.0 if skipped else step_length(place.group, *shape)
             self._see(Seen(place.name, place.group, A, B, gradient, length, skipped))
+
+    def _gradient(self, p: Tensor, place: Place) -> Tensor | None:
+        """Return the gradient of a matrix that is being shown."""
+        block = self.muon.whole_gradient(p, place.block) if self._gradients else None
+        if block is None:
+            return None
+        matrices = as_matrices(block, place.group["matrix_view"])
+        return matrices if place.member is None else matrices[place.member - self.muon.share(p, place.block).start]
 
     def _after_step(self, *_: Any) -> None:
         if self._closed:
@@ -177,11 +196,11 @@ class Watch:
         if self._hook is None:
             return
         self._unhook()
-        missing = [(p, place.name) for (p, _), queue in self._expected.items() for place in queue]
-        with_gradient = {id(p) for _, p, _ in members(self.muon) if p.grad is not None}
-        self.passed_over = [name for p, name in missing if p in with_gradient]
+        missing = [(p.grad is not None, place.name) for (p, _), queue in self._to_come().items() for place in queue]
+        missing = [(bool(had), str(name)) for had, name in gathered(self.muon, missing)]
+        self.passed_over = list(dict.fromkeys(name for had, name in missing if had))
         self._inside = True
         try:
-            self._after(self.step, [name for _, name in missing])
+            self._after(self.step, list(dict.fromkeys(name for _, name in missing)))
         finally:
             self._inside = False

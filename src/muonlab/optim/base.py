@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any, ClassVar, NamedTuple, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from muonlab.optim.layout import Block, Job, Layout, Layouts, Local
+from muonlab.optim.finite import raise_nonfinite, unless_skipped, with_finite
+from muonlab.optim.layout import Job, Layouts, Local
 from muonlab.optim.momentum import MomentumForm, advance
 from muonlab.optim.options import COMMON, Check, checked, refuse_slips
+from muonlab.optim.part import Member, Part, named
 
 BUFFER = "momentum_buffer"
 """Key of the momentum in a parameter's state, as in torch's own optimizers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A parameter, or a block of its rows, as the step sees it: plain tensors that share its memory."""
-
-    param: Tensor
-    group: dict[str, Any]
-    layout: Layout
-    weight: Tensor
-    grad: Tensor
-    momentum: Tensor
-    finite: Tensor | None = None
-    """Whether the parameter's gradient and momentum are in range, on its device; None where nobody asks."""
-    block: Block | None = None
-    """What of the parameter is orthogonalized together with it; None where nothing is orthogonalized."""
-    index: int = 0
-    """Number of the block in the parameter."""
 
 
 class MomentumOptimizer(Optimizer):
@@ -48,9 +29,10 @@ class MomentumOptimizer(Optimizer):
     def __init__(self, params: ParamsT, defaults: dict[str, Any], layouts: Layouts | None = None) -> None:
         self._layouts = layouts or Layouts()
         self._finite: dict[Tensor, Tensor | None] = {}
+        self._planned: list[Any] | None = None
         given: Any = params if isinstance(params, Tensor) else list(params)  # torch has a message for a bare tensor
         if isinstance(given, list) and not given:
-            self._layouts.plain.prepare(())  # ranks that wait for this one's plan are not to wait in vain
+            self._layouts.plain.prepare([])  # ranks that wait for this one's plan are not to wait in vain
             raise ValueError(
                 "an optimizer needs parameters, got none: if split_params found no hidden matrix, print its table; a "
                 "single layer is taken for the output layer unless head=None"
@@ -84,7 +66,7 @@ class MomentumOptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over unpickled or loaded state, after it was checked; what an older dictionary lacks stays as it is."""
         if "_layouts" not in self.__dict__:  # a process group cannot be unpickled: a copy works for itself
-            self._layouts, self._finite = Layouts(), {}
+            self._layouts, self._finite, self._planned = Layouts(), {}, None
         defaults = state.get("defaults", getattr(self, "defaults", {}))
         present = getattr(self, "param_groups", [])
         groups = [
@@ -147,8 +129,8 @@ class MomentumOptimizer(Optimizer):
                 self._check_group(group)
         members = self._members()
         self._prepare(members)
-        parts = _with_finite(self._parts(members))
-        _raise_nonfinite(parts)
+        parts = with_finite(self._parts(members))
+        raise_nonfinite(parts)
         if not torch.compiler.is_compiling():
             self._finite = {part.param: part.finite for part in parts}
         self._update(parts)
@@ -162,6 +144,36 @@ class MomentumOptimizer(Optimizer):
         """Tell, within a step, whether it leaves a parameter alone because of ``nonfinite="skip"``."""
         finite = self._finite.get(param)
         return finite is not None and not bool(finite)
+
+    @property
+    def grids(self) -> list[Any]:
+        """The groups of processes that share the work, each once; empty where this one works for itself."""
+        layouts = (self._layouts.of(p, name) for group in self.param_groups for name, p in named(group))
+        found = {layout.grid.group: layout.grid for layout in layouts if hasattr(layout, "grid")}
+        return list(found.values())
+
+    def share(self, param: Tensor, block: int = 0) -> range:
+        """Return which matrices of a block of a parameter this process orthogonalizes, from its first step on."""
+        group = next(group for group in self.param_groups if any(p is param for p in group["params"]))
+        layout = self._layouts.of(param, "a parameter")
+        return layout.share(param, layout.blocks(param, group["matrix_view"])[block], block)
+
+    @property
+    def sends_half_precision(self) -> bool:
+        """Whether processes send each other matrices with fewer digits than they have."""
+        dtype = self._layouts.comm_dtype
+        return dtype is not None and torch.finfo(dtype).bits < 32
+
+    @torch.no_grad()
+    def momentum_norms(self) -> list[float]:
+        """Return the Frobenius norm of every momentum; where several processes hold one, all of them must ask."""
+        norms: dict[Tensor, float] = {}
+        members = self._members()
+        for layout in dict.fromkeys(member.layout for member in members):
+            mine = [member.param for member in members if member.layout is layout]
+            squares = [layout.held(self._buffer(p)).double().square().sum().cpu() for p in mine]
+            norms.update(zip(mine, layout.total(torch.stack(squares)).sqrt().tolist(), strict=True))
+        return [norms[member.param] for member in members]
 
     def _update(self, parts: Sequence[Part]) -> None:
         """Move momenta and weights on; the subclass's part of the step."""
@@ -177,14 +189,24 @@ class MomentumOptimizer(Optimizer):
 
     def _prepare(self, members: Sequence[Member]) -> None:
         """Let every layout share out the work; the one that was asked for takes part even if it has nothing to do."""
-        for layout in dict.fromkeys((self._layouts.plain, *(member.layout for member in members))):
-            if not isinstance(layout, Local):
-                layout.prepare([job for member in members if member.layout is layout for job in self._jobs(member)])
+        layouts = dict.fromkeys((self._layouts.plain, *(member.layout for member in members)))
+        if all(type(layout) is Local for layout in layouts):
+            return
+        decides = [(id(m.param), m.param.shape, self._decides(m.group)) for m in members]
+        changed = decides != self._planned
+        for layout in layouts:
+            mine = [m for m in members if m.layout is layout]
+            layout.prepare([job for m in mine for job in self._jobs(m)] if changed else None)
+        self._planned = decides
+
+    def _decides(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return what of a group decides what ranks send each other."""
+        return (group["nonfinite"],)
 
     def _jobs(self, member: Member) -> Iterator[Job]:
-        """Yield what a step has to do for a parameter, as far as ranks have to agree on it."""
-        for block in member.layout.blocks(member.param, "flatten"):
-            yield Job(member.param, block, 0.0, str(member.group["nonfinite"]))
+        """Yield what a step has to do for a parameter."""
+        for i, block in enumerate(member.layout.blocks(member.param, "flatten")):
+            yield Job(member.param, i, block, 0.0, repr(self._decides(member.group)))
 
     def _parts(self, members: Sequence[Member]) -> Iterator[Part]:
         """Yield the parameters that have, on some process at least, a gradient."""
@@ -201,15 +223,6 @@ class MomentumOptimizer(Optimizer):
             yield Part(p, group, layout, weight, grad.to(momentum.dtype), momentum)
 
 
-class Member(NamedTuple):
-    """A parameter of an optimizer, with the group, the name and the layout that it has there."""
-
-    group: dict[str, Any]
-    name: str
-    param: Tensor
-    layout: Layout
-
-
 def _dense(grad: Tensor, param: Tensor, name: str) -> Tensor:
     if grad.layout != torch.strided:
         raise RuntimeError(
@@ -223,76 +236,6 @@ def _dense(grad: Tensor, param: Tensor, name: str) -> Tensor:
             f"as backward() made it, or redistribute it"
         )
     return grad
-
-
-def named(group: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters of a group with a name for messages."""
-    names = group.get("param_names") or [f"parameter {i} of its group" for i in range(len(group["params"]))]
-    return zip(names, group["params"], strict=True)
-
-
-def name_of(group: Mapping[str, Any], param: Tensor) -> str:
-    """Return the name of one parameter of a group."""
-    return next(name for name, p in named(group) if p is param)
-
-
-def _with_finite(parts: Iterable[Part]) -> list[Part]:
-    """Return the parts, those that somebody watches with the word whether they stay in range on all processes."""
-    found = list(parts)
-    watched: dict[tuple[Any, ...], list[int]] = {}
-    for i, part in enumerate(found):
-        if part.group["nonfinite"] != "propagate":
-            watched.setdefault((part.layout, part.grad.device, _wide(part.grad)), []).append(i)
-    for (layout, *_), numbers in watched.items():
-        largest = layout.largest(torch.stack([_largest_entries(found[i]) for i in numbers]))
-        for i, of_both in zip(numbers, largest.unbind(), strict=True):
-            found[i] = replace(found[i], finite=_stays_finite(found[i], *of_both.unbind()))
-    return found
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
-
-
-def _largest_entries(part: Part) -> Tensor:
-    """Return the largest entry, in size, of the gradient and of the momentum, as far as this process holds them."""
-    both = (part.grad, part.momentum)
-    if not part.grad.numel():
-        return part.grad.new_zeros(2, dtype=_wide(part.grad))
-    return torch.stack([torch.linalg.vector_norm(t, torch.inf, dtype=_wide(part.grad)) for t in both])
-
-
-def _stays_finite(part: Part, grad: Tensor, momentum: Tensor) -> Tensor:
-    """Return, on its device, whether a gradient is finite and leaves the momentum in the range of its dtype."""
-    largest = grad
-    if part.group.get("momentum_form", "heavy_ball") == "heavy_ball":
-        # an average cannot leave the range of what it averages; this sum can
-        mu = part.group["momentum"]
-        moved = mu * momentum + largest
-        largest = largest + mu * moved if part.group["nesterov"] else moved
-    in_range: Tensor = largest <= torch.finfo(part.grad.dtype).max
-    return in_range
-
-
-def _raise_nonfinite(parts: Sequence[Part]) -> None:
-    """Refuse NaN and infinity where a group asks for it, before anything has changed; reads one number per device."""
-    watched = [part for part in parts if part.group["nonfinite"] == "raise"]
-    by_device: dict[torch.device, list[Tensor]] = {}
-    for part in watched:
-        by_device.setdefault(part.grad.device, []).append(cast(Tensor, part.finite))
-    if all(bool(torch.stack(flags).all()) for flags in by_device.values()):
-        return
-    bad = [name_of(part.group, part.param) for part in watched if not part.finite]
-    raise ValueError(
-        f"gradients must be finite (nonfinite='raise') and keep momenta so, got NaN or infinity for {', '.join(bad)}: "
-        f"nothing was updated; lower the learning rate or the loss scale, or pass nonfinite='skip'"
-    )
-
-
-def by_group(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """Yield neighbours of one group together."""
-    for _, members in groupby(parts, key=lambda part: id(part.group)):
-        yield list(members)
 
 
 def move_momenta(parts: Sequence[Part], group: Mapping[str, Any], form: MomentumForm) -> list[Tensor]:
@@ -315,16 +258,6 @@ def move_weights(parts: Sequence[Part], group: Mapping[str, Any], directions: Se
         torch._foreach_add_(weights, list(torch._foreach_mul(list(directions), factor)))
     else:
         torch._foreach_add_(weights, list(directions), alpha=factor)
-
-
-@contextmanager
-def unless_skipped(parts: Sequence[Part], tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Undo, bit by bit and without reading a device, what happens to the tensors of parameters to skip."""
-    skipping = [(part.finite, t) for part, t in zip(parts, tensors, strict=True) if part.group["nonfinite"] == "skip"]
-    kept = [tensor.clone() for _, tensor in skipping]
-    yield
-    for (finite, tensor), before in zip(skipping, kept, strict=True):
-        tensor.copy_(torch.where(cast(Tensor, finite), tensor, before))
 
 
 def scalar(lr: float | Tensor) -> float | Tensor:

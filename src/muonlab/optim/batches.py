@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
-from muonlab.optim.base import Part, by_group, move_momenta, move_weights, scalar, unless_skipped
-from muonlab.optim.layout import Batch, Layout
+from muonlab.optim.base import move_momenta, move_weights, scalar
+from muonlab.optim.finite import unless_skipped
+from muonlab.optim.layout import Batch, Block, Layout
 from muonlab.optim.orthogonalizer import callable_of
+from muonlab.optim.part import Part, by_group
 from muonlab.optim.scaling import SCALES, renormalize
 
 
 def batches(parts: Sequence[Part]) -> Iterator[Batch]:
     """Yield matrices of equal shape and treatment together, their momenta moved on just before."""
     stacks: dict[tuple[Any, ...], list[Part]] = {}
-    for part in parts:
-        blocks = part.layout.blocks(part.param, part.group["matrix_view"])
-        held = (part.layout.pieces(t, blocks) for t in (part.weight, part.grad, part.momentum))
-        for i, (block, weight, grad, momentum) in enumerate(zip(blocks, *held, strict=True)):
-            piece = replace(part, weight=weight, grad=grad, momentum=momentum, block=block, index=i)
-            key = (part.group["orthogonalizer"], block.matrices, block.stays, weight.dtype, weight.device)
-            stacks.setdefault(key, []).append(piece)
+    for piece in pieces(parts):
+        block, weight = cast(Block, piece.block), piece.weight
+        key = (piece.group["orthogonalizer"], block.matrices, block.stays, weight.dtype, weight.device)
+        stacks.setdefault(key, []).append(piece)
     for (how, shape, *_), stack in stacks.items():
         for some in _handy(stack):
             # nothing here holds the matrices of a batch while it is worked on
             yield Batch(callable_of(how), shape, _moved(some), some)
 
 
+def pieces(parts: Iterable[Part]) -> Iterator[Part]:
+    """Yield what a process holds of every block, block by block."""
+    for part in parts:
+        blocks = part.layout.blocks(part.param, part.group["matrix_view"])
+        held = (part.layout.pieces(t, blocks) for t in (part.weight, part.grad, part.momentum))
+        for i, (block, weight, grad, momentum) in enumerate(zip(blocks, *held, strict=True)):
+            yield replace(part, weight=weight, grad=grad, momentum=momentum, block=block, index=i)
+
+
+def whole_gradients(parts: Sequence[Part], layout: Layout) -> dict[tuple[Tensor, int], Tensor]:
+    """Return the gradients of the blocks that this process orthogonalizes, by parameter and number of the block."""
+    of = list(pieces(parts))
+    wholes = layout.wholes(of, [part.grad for part in of])
+    return {(of[i].param, of[i].index): gradient for i, gradient in wholes.items()}
+
+
 def _handy(stack: Sequence[Part]) -> Iterator[Sequence[Part]]:
     """Yield a stack whole, or by as many as its layout has room for; every rank by the same, whatever it holds."""
     one, room = stack[0], stack[0].layout.room(stack[0].weight.device)
-    assert one.block is not None
-    whole = math.prod(one.block.shape) * one.weight.element_size()
+    whole = math.prod(cast(Block, one.block).shape) * one.weight.element_size()
     size = len(stack) if room is None else max(1, room // whole)
     for first in range(0, len(stack), size):
         yield stack[first : first + size]
@@ -43,11 +57,11 @@ def _handy(stack: Sequence[Part]) -> Iterator[Sequence[Part]]:
 
 def _moved(stack: Sequence[Part]) -> list[Tensor]:
     """Move the momenta of a stack on and return what this process holds of the matrices to orthogonalize."""
-    pieces = []
+    found = []
     for members in by_group(stack):
         group = members[0].group
-        pieces += move_momenta(members, group, group["momentum_form"])
-    return pieces
+        found += move_momenta(members, group, group["momentum_form"])
+    return found
 
 
 def update(batch: Batch, results: Sequence[Tensor], layout: Layout) -> None:

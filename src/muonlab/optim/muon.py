@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -13,14 +12,16 @@ from torch.optim.optimizer import ParamsT
 from torch.utils.hooks import RemovableHandle
 
 from muonlab import _checks
-from muonlab.optim.base import Member, MomentumOptimizer, Part, named
-from muonlab.optim.batches import batches, update
+from muonlab.optim.base import MomentumOptimizer
+from muonlab.optim.batches import batches, update, whole_gradients
 from muonlab.optim.foreign import as_native, newton_schulz_of, refuse_foreign
+from muonlab.optim.hooks import OrthogonalizeHook, OrthogonalizeHooks
 from muonlab.optim.layout import Job, Layouts
 from muonlab.optim.layout.plan import cost
 from muonlab.optim.momentum import MOMENTUM_FORMS, MomentumForm
 from muonlab.optim.options import COMMON, Check, one_of
 from muonlab.optim.orthogonalizer import ExactPolar, NewtonSchulz, Orthogonalizer, to_plain
+from muonlab.optim.part import Member, Part, named
 from muonlab.optim.registry import register
 from muonlab.optim.scaling import RENORMALIZE, SCALES, Renormalize, Scale
 from muonlab.optim.views import MatrixView, check_fits, check_view
@@ -29,7 +30,6 @@ from muonlab.polynomials import preset, taylor
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-OrthogonalizeHook = Callable[[tuple[Tensor, ...], Tensor, Tensor], None]
 Nonfinite = Literal["propagate", "raise", "skip"]
 
 _DEFAULT_ORTHOGONALIZER = NewtonSchulz(accuracy="half")
@@ -89,7 +89,7 @@ class Muon(MomentumOptimizer):
     }
 
     orthogonalized: int
-    _orthogonalize_hooks: OrderedDict[int, OrthogonalizeHook]
+    _orthogonalize_hooks: OrthogonalizeHooks
 
     def __init__(
         self,
@@ -111,16 +111,15 @@ class Muon(MomentumOptimizer):
         full_tensor: bool = False,
     ) -> None:
         options: dict[str, Any] = {"lr": lr, "momentum": momentum, "orthogonalizer": orthogonalizer}
+        options |= {"momentum_form": momentum_form, "nesterov": nesterov, "weight_decay": weight_decay, "scale": scale}
         options |= {
-            "momentum_form": momentum_form,
-            "nesterov": nesterov,
-            "weight_decay": weight_decay,
-            "scale": scale,
             "renormalize": renormalize,
+            "matrix_view": matrix_view,
+            "maximize": maximize,
+            "nonfinite": nonfinite,
         }
-        options |= {"matrix_view": matrix_view, "maximize": maximize, "nonfinite": nonfinite}
         self.orthogonalized = 0
-        self._orthogonalize_hooks = OrderedDict()
+        self._orthogonalize_hooks = OrthogonalizeHooks()
         super().__init__(params, options, Layouts(process_group, comm_dtype, full_tensor))
 
     # ------------------------------------------------------------------------------------------------------- recipes
@@ -246,25 +245,31 @@ class Muon(MomentumOptimizer):
 
     # ------------------------------------------------------------------------------------------------ hooks and state
 
-    def register_orthogonalize_hook(self, hook: OrthogonalizeHook) -> RemovableHandle:
+    def register_orthogonalize_hook(self, hook: OrthogonalizeHook, *, gradients: bool = False) -> RemovableHandle:
         """Call ``hook(params, M, O)`` after each batch is orthogonalized and before its weights change.
 
         ``M[i]`` is the matrix of ``params[i]`` that was orthogonalized (with Nesterov, not the momentum alone) and
         ``O[i]`` the outcome, both of shape (b, m, n); the scale rule is not yet
         applied. They are copies: what a hook writes into them does not reach the optimizer. On several processes each
-        matrix is shown whole, on the one that orthogonalized it.
+        matrix is shown whole, on the one that orthogonalized it; all of them must have the same hooks.
+
+        Args:
+            hook: to call.
+            gradients: whether :meth:`whole_gradient` is to know the gradients of what is shown.
 
         Returns:
             A handle whose ``remove()`` takes the hook away.
         """
-        handle = RemovableHandle(self._orthogonalize_hooks)
-        self._orthogonalize_hooks[handle.id] = hook
-        return handle
+        return self._orthogonalize_hooks.add(hook, gradients=gradients)
+
+    def whole_gradient(self, param: Tensor, block: int = 0) -> Tensor | None:
+        """Return, within a hook that asked for it, the gradient of a block that is shown, whole."""
+        return self._orthogonalize_hooks.gradients.get((param, block))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over unpickled or loaded state; hooks are not part of it."""
         if "_orthogonalize_hooks" not in self.__dict__:
-            self._orthogonalize_hooks = OrderedDict()
+            self._orthogonalize_hooks = OrthogonalizeHooks()
         super().__setstate__(state)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -289,26 +294,27 @@ class Muon(MomentumOptimizer):
         self.orthogonalized = 0
         for layout in {part.layout: None for part in parts}:
             mine = [part for part in parts if part.layout is layout]
+            if self._orthogonalize_hooks.want_gradients:
+                self._orthogonalize_hooks.gradients |= whole_gradients(mine, layout)
             for batch, results in layout.orthogonalize(batches(mine), self._done):
                 update(batch, results, layout)
                 del batch, results  # before the next batch is made
+        self._orthogonalize_hooks.gradients.clear()
+
+    def _decides(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
+        options = (group[name] for name in ("orthogonalizer", "matrix_view", "renormalize"))
+        hooks = self._orthogonalize_hooks
+        return (*super()._decides(group), *options, len(hooks), hooks.want_gradients)
 
     def _jobs(self, member: Member) -> Iterator[Job]:
         group, p = member.group, member.param
-        says = repr([group[name] for name in ("orthogonalizer", "matrix_view", "renormalize", "nonfinite")])
-        for block in member.layout.blocks(p, group["matrix_view"]):
-            yield Job(p, block, cost(group["orthogonalizer"], block.matrices, p.dtype, p.device), says)
+        says = repr(self._decides(group))
+        for i, block in enumerate(member.layout.blocks(p, group["matrix_view"])):
+            yield Job(p, i, block, cost(group["orthogonalizer"], block.matrices, p.dtype, p.device), says)
 
     def _done(self, parts: Sequence[Part], matrices: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Count what was orthogonalized here and show it to each hook, as stacks of its own to write into."""
-        stacks = [math.prod(M.shape[:-2]) for M in matrices]
-        self.orthogonalized += sum(stacks)
-        if not self._orthogonalize_hooks or not sum(stacks):
-            return
-        m, n = matrices[0].shape[-2:]
-        params = tuple(part.param for part, size in zip(parts, stacks, strict=True) for _ in range(size))
-        for hook in list(self._orthogonalize_hooks.values()):
-            hook(params, *(torch.cat([A.reshape(-1, m, n) for A in all_of]) for all_of in (matrices, results)))
+        self.orthogonalized += sum(math.prod(M.shape[:-2]) for M in matrices)
+        self._orthogonalize_hooks.show(parts, matrices, results)
 
 
 register("muon", Muon, source="K. Jordan et al. 2024, with the defaults of docs/adr/0007")

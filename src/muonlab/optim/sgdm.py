@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from muonlab.optim.base import MomentumOptimizer, Part, by_group, move_momenta, move_weights, unless_skipped
+from muonlab.optim.base import MomentumOptimizer, move_momenta, move_weights
+from muonlab.optim.finite import unless_skipped
 from muonlab.optim.layout import Layouts
+from muonlab.optim.part import Part, by_group
 from muonlab.optim.registry import register
 
 if TYPE_CHECKING:

@@ -12,31 +12,35 @@ from muonlab.optim.layout.grid import Grid, small_device
 
 
 def compare(digest: bytes, count: int, grid: Grid) -> None:
-    """Refuse, on every rank alike, plans that are not the same on all of them.
+    """Refuse, on every rank alike, plans that are not the same on all of them; one small message at each step.
 
     Args:
-        digest: 32 bytes of this rank's plan.
+        digest: of this rank's plan.
         count: of its blocks, for the message.
         grid: of the ranks.
     """
-    mine = torch.tensor([count, *digest], dtype=torch.int64, device=small_device(grid.group))
-    everyones = [torch.empty_like(mine) for _ in range(grid.ranks)]
+    number = int.from_bytes(digest[:7])
+    extremes = torch.tensor([number, -number], dtype=torch.int64, device=small_device(grid.group))
+    counts = torch.tensor([number, count], dtype=torch.int64, device=extremes.device)
     try:
-        dist.all_gather(everyones, mine, group=grid.group)
+        dist.all_reduce(extremes, dist.ReduceOp.MAX, group=grid.group)
+        largest, smallest = extremes.tolist()
+        if largest == -smallest:
+            return
+        everyones = [torch.empty_like(counts) for _ in range(grid.ranks)]
+        dist.all_gather(everyones, counts, group=grid.group)
     except RuntimeError as error:
         said = (str(error).strip().splitlines() or ["nothing"])[0]
         raise RuntimeError(
-            f"every rank must take part in the first step, got {said}: a rank has failed, or its optimizer was given "
-            f"no parameters; its own output says why"
+            f"every rank must take part in a step, got {said}: a rank has failed, or its optimizer was given no "
+            f"parameters; its own output says why"
         ) from error
     plans = [tuple(plan.tolist()) for plan in everyones]
     common = max(plans, key=plans.count)
-    if plans.count(common) == grid.ranks:
-        return
-    others = [f"rank {rank} with {plan[0]} matrices" for rank, plan in enumerate(plans) if plan != common]
+    others = [f"rank {rank} with {plan[1]}" for rank, plan in enumerate(plans) if plan != common]
     raise ValueError(
-        f"every rank must plan the same step, got {', '.join(others)} unlike the other {plans.count(common)} with "
-        f"{common[0]}: give every rank the same parameters in the same order, with the same options"
+        f"every rank must plan the same step, got {', '.join(others)} matrices unlike the other {plans.count(common)} "
+        f"with {common[1]}: give every rank the same parameters in the same order, the same options and recorders"
     )
 
 
@@ -63,3 +67,17 @@ def largest(values: Tensor, grid: Grid) -> Tensor:
     found = torch.nan_to_num(values, nan=torch.inf, posinf=torch.inf)  # a maximum may pass over NaN
     dist.all_reduce(found, dist.ReduceOp.MAX, group=grid.group)
     return found
+
+
+def gathered_text(text: str, grid: Grid) -> list[str]:
+    """Return what every rank says, in the order of the ranks."""
+    mine = torch.frombuffer(bytearray(text.encode()) or bytearray(1), dtype=torch.uint8).to(small_device(grid.group))
+    size = torch.tensor([len(text.encode())], dtype=torch.int64, device=mine.device)
+    sizes = [torch.empty_like(size) for _ in range(grid.ranks)]
+    dist.all_gather(sizes, size, group=grid.group)
+    lengths = [int(one) for one in sizes]
+    padded = mine.new_zeros(max(1, *lengths))
+    padded[: len(mine)] = mine[: len(padded)]
+    everyones = [torch.empty_like(padded) for _ in range(grid.ranks)]
+    dist.all_gather(everyones, padded, group=grid.group)
+    return [bytes(one[:length].tolist()).decode() for one, length in zip(everyones, lengths, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ from muonlab.optim.layout.blocks import Block
 from muonlab.optim.views import MatrixView
 
 if TYPE_CHECKING:
-    from muonlab.optim.base import Part
+    from muonlab.optim.part import Part
 
 Done = Callable[[Sequence["Part"], Sequence[Tensor], Sequence[Tensor]], None]
 """Called by the process that orthogonalized, with the parts, the whole matrices, and what they became."""
@@ -23,6 +23,7 @@ class Job(NamedTuple):
     """A block that a step may orthogonalize: whose it is, how much work it is, and what ranks must agree on."""
 
     param: Tensor
+    number: int
     block: Block
     cost: float
     says: str
@@ -52,8 +53,24 @@ class Layout(Protocol):
     which gradients exist anywhere, how large entries are anywhere, norms of whole matrices, the orthogonalization.
     """
 
-    def prepare(self, jobs: Sequence[Job]) -> None:
-        """Share out the work of a step among processes, and make sure that all of them do it alike."""
+    def prepare(self, jobs: Sequence[Job] | None) -> None:
+        """Share out the work of a step among processes, and make sure that all of them do it alike.
+
+        Args:
+            jobs: all that a step may have to do; None where nothing has changed since the last time.
+        """
+        ...
+
+    def share(self, param: Tensor, block: Block, index: int) -> range:
+        """Return which matrices of a block this process orthogonalizes, now that the work is shared out."""
+        ...
+
+    def wholes(self, parts: Sequence[Part], pieces: Sequence[Tensor]) -> Mapping[int, Tensor]:
+        """Return, by number, the whole blocks that pieces make up, for what this process orthogonalizes."""
+        ...
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return sums over all pieces of the parameters, from what this process found in its own."""
         ...
 
     def held(self, tensor: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -15,14 +16,14 @@ from muonlab.optim.layout.agreement import agreed_flags, compare, largest
 from muonlab.optim.layout.base import Batch, Done, Job
 from muonlab.optim.layout.blocks import Block, cut
 from muonlab.optim.layout.exchange import Flight, Item, from_owners, to_owners
-from muonlab.optim.layout.grid import Grid, cut_by
+from muonlab.optim.layout.grid import Grid, cut_by, small_device
 from muonlab.optim.layout.local import orthogonalized, worked_on
 from muonlab.optim.layout.plan import assign, digest
 from muonlab.optim.scaling import norm_dtype, norm_of_matrices, norm_of_rows, row_norms
 from muonlab.optim.views import MatrixView
 
 if TYPE_CHECKING:
-    from muonlab.optim.base import Part
+    from muonlab.optim.part import Part
 
 BUCKET = 1 << 25
 """Bytes of whole matrices that travel together, for each rank of the group."""
@@ -38,22 +39,44 @@ class Distributed:
 
     def __init__(self, grid: Grid, comm_dtype: torch.dtype | None = None) -> None:
         self.grid, self.comm_dtype = grid, comm_dtype
-        self._digest = b""
+        self._digest, self._count = b"", 0
         self._owners: dict[tuple[Tensor, int], int] = {}
 
-    def prepare(self, jobs: Sequence[Job]) -> None:
-        """Give every block an owner; where anything changed, compare with all ranks that they would do the same."""
+    def prepare(self, jobs: Sequence[Job] | None) -> None:
+        """Give every block an owner, and compare with all ranks that they would do the same."""
+        if jobs is not None:
+            self._share_out(jobs)
+        compare(self._digest, self._count, self.grid)
+
+    def _share_out(self, jobs: Sequence[Job]) -> None:
         owners = assign([0.0 if job.block.stays else job.cost for job in jobs], self.grid.ranks)
-        found = digest(jobs, owners)
-        if found == self._digest:
-            return
-        compare(found, len(jobs), self.grid)
-        counts: dict[Tensor, int] = {}
-        self._owners.clear()
-        for job, owner in zip(jobs, owners, strict=True):
-            index = counts[job.param] = counts.get(job.param, -1) + 1
-            self._owners[job.param, index] = owner
-        self._digest = found
+        self._digest, self._count = digest(jobs, owners), len(jobs)
+        self._owners = {(job.param, job.number): owner for job, owner in zip(jobs, owners, strict=True)}
+
+    def share(self, param: Tensor, block: Block, index: int) -> range:
+        """Return all matrices of a block that this rank owns, or those of a stack that lie here."""
+        each = math.prod(block.matrices[:-2])
+        if not block.stays:
+            return range(each if self._owners[param, index] == self.grid.me else 0)
+        first, inner = sum(block.sizes[: self._shard]), each // block.shape[0]
+        return range(first * inner, (first + block.sizes[self._shard]) * inner)
+
+    def wholes(self, parts: Sequence[Part], pieces: Sequence[Tensor]) -> Mapping[int, Tensor]:
+        """Return the whole blocks that this rank owns, and its own pieces of stacks that stay where they are."""
+        items = [self._item(part) for part in parts]
+        found = {i: piece for i, piece in enumerate(pieces) if items[i].block.stays}
+        for dtype in dict.fromkeys(piece.dtype for piece in pieces):
+            some = [i for i, piece in enumerate(pieces) if piece.dtype == dtype]
+            of, alike = [items[i] for i in some], [pieces[i] for i in some]
+            flight = self._gather(of, alike, alike[0])
+            found |= {some[i]: whole for i, whole in self._wholes(of, alike, flight).items()}
+        return found
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return sums over all shards; copies count once."""
+        found = values.to(small_device(self.grid.group)) * float(self.grid.replica[self.grid.me] == 0)
+        dist.all_reduce(found, group=self.grid.group)
+        return found.to(values.device)
 
     def held(self, tensor: Tensor) -> Tensor:
         """Return this rank's piece; it shares the tensor's memory."""
@@ -126,11 +149,11 @@ class Distributed:
         assert part.block is not None
         return Item(part.block, self._owners[part.param, part.index])
 
-    def _gather(self, items: Sequence[Item], pieces: Sequence[Tensor]) -> Flight | None:
+    def _gather(self, items: Sequence[Item], pieces: Sequence[Tensor], like: Tensor) -> Flight | None:
         """Send pieces to their owners; nothing where each rank has the whole."""
-        if self.grid.shards == 1 or not pieces:
+        if self.grid.shards == 1:
             return None
-        return Flight(to_owners, items, self.grid, lambda i, _: pieces[i], self._wire(pieces[0]))
+        return Flight(to_owners, items, self.grid, lambda i, _: pieces[i], like)
 
     def _wire(self, tensor: Tensor) -> Tensor:
         return tensor.new_empty(0, dtype=self.comm_dtype or tensor.dtype)
@@ -153,7 +176,7 @@ class Distributed:
 
     def _sent_to_owners(self, bucket: _Bucket) -> _Bucket:
         bucket.items = [self._item(part) for batch in bucket.batches for part in batch.parts]
-        bucket.flight = self._gather(bucket.items, bucket.pieces)
+        bucket.flight = self._gather(bucket.items, bucket.pieces, self._wire(bucket.pieces[0]))
         return bucket
 
     def _worked_on(self, bucket: _Bucket, done: Done) -> _Bucket:
@@ -238,8 +261,7 @@ class Distributed:
     def _norms_by_owners(self, parts: Sequence[Part]) -> Sequence[Tensor]:
         items = [self._item(part) for part in parts]
         weights = [part.weight for part in parts]
-        flight = Flight(to_owners, items, self.grid, lambda i, _: weights[i], weights[0])
-        wholes = self._wholes(items, weights, flight)
+        wholes = self._wholes(items, weights, self._gather(items, weights, weights[0]))
         norms = []
         for i, part in enumerate(parts):
             batch = part.group["matrix_view"] == "batch"

@@ -24,14 +24,13 @@ class Gathered(Local):
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self._digest = b""
+        self._digest, self._count = b"", 0
 
-    def prepare(self, jobs: Sequence[Job]) -> None:
+    def prepare(self, jobs: Sequence[Job] | None) -> None:
         """Compare with all ranks that they would do the same."""
-        found = digest(jobs, [0] * len(jobs))
-        if found != self._digest:
-            compare(found, len(jobs), self.grid)
-            self._digest = found
+        if jobs is not None:
+            self._digest, self._count = digest(jobs, [0] * len(jobs)), len(jobs)
+        compare(self._digest, self._count, self.grid)
 
     def held(self, tensor: Tensor) -> Tensor:
         """Return the whole tensor, in memory of its own."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +15,7 @@ from muonlab.optim.scaling import norm_of_matrices
 from muonlab.optim.views import MatrixView
 
 if TYPE_CHECKING:
-    from muonlab.optim.base import Part
+    from muonlab.optim.part import Part
 
 _STACKS = 4
 """Stacks that a batch is orthogonalized in on a device."""
@@ -25,8 +26,20 @@ _IN_CACHE = 1 << 21
 class Local:
     """One process holds the matrix and orthogonalizes it."""
 
-    def prepare(self, jobs: Sequence[Job]) -> None:
+    def prepare(self, jobs: Sequence[Job] | None) -> None:
         """Do nothing: all work is done here."""
+
+    def share(self, param: Tensor, block: Block, index: int) -> range:  # noqa: ARG002
+        """Return all matrices of a block."""
+        return range(math.prod(block.matrices[:-2]))
+
+    def wholes(self, parts: Sequence[Part], pieces: Sequence[Tensor]) -> Mapping[int, Tensor]:  # noqa: ARG002
+        """Return the pieces, which are whole."""
+        return dict(enumerate(pieces))
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the values: there are no other pieces."""
+        return values
 
     def held(self, tensor: Tensor) -> Tensor:
         """Return the tensor, detached."""

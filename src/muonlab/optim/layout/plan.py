@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
@@ -14,6 +15,7 @@ from muonlab.orthogonalize.segments import plan, segment_flops
 from muonlab.theory.cost import flops
 
 
+@lru_cache(maxsize=4096)
 def cost(how: Plain, matrices: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> float:
     """Return the operations that orthogonalizing a matrix (m, n), or a stack of them, takes by the cost model.
 
