@@ -41,6 +41,7 @@ class Distributed:
         self.grid, self.comm_dtype = grid, comm_dtype
         self._digest, self._count = b"", 0
         self._owners: dict[tuple[Tensor, int], int] = {}
+        self._cuts: dict[tuple[torch.Size, MatrixView, int], Sequence[Block]] = {}
 
     def prepare(self, jobs: Sequence[Job] | None) -> None:
         """Give every block an owner, and compare with all ranks that they would do the same."""
@@ -97,7 +98,10 @@ class Distributed:
     def blocks(self, param: Tensor, view: MatrixView) -> Sequence[Block]:
         """Return the blocks of a parameter with the pieces that its shards hold."""
         _, dim = cut_by(getattr(param, "placements", ())) or (None, 0)
-        return cut(param.shape, view, dim, self.grid.shards)
+        key = (param.shape, view, dim)
+        if key not in self._cuts:
+            self._cuts[key] = cut(param.shape, view, dim, self.grid.shards)
+        return self._cuts[key]
 
     def pieces(self, held: Tensor, blocks: Sequence[Block]) -> Sequence[Tensor]:
         """Return this rank's pieces of the blocks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -34,12 +34,12 @@ class Grid:
         """Number of processes."""
         return len(self.shard)
 
-    @property
+    @cached_property
     def shards(self) -> int:
         """Number of pieces that a parameter is cut into."""
         return max(self.shard) + 1
 
-    @property
+    @cached_property
     def replicas(self) -> int:
         """Number of processes that hold the same piece."""
         return max(self.replica) + 1
