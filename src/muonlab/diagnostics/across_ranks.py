@@ -13,10 +13,11 @@ Found = TypeVar("Found")
 
 def gathered(muon: Muon, found: Iterable[Found]) -> list[Found]:
     """Return plain values that the processes of an optimizer have found, rank by rank; all of them must ask."""
-    from muonlab.optim.layout.agreement import gathered_text  # needs torch.distributed
-
     values: list[Any] = list(found)
-    for grid in muon.grids:
+    grids = muon.grids
+    if grids:
+        from muonlab.optim.layout.agreement import gathered_text  # needs torch.distributed
+    for grid in grids:
         texts = gathered_text(json.dumps(values), grid)
         values = [value for text in texts for value in json.loads(text)]
     return values

@@ -10,6 +10,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from muonlab.diagnostics import text
+from muonlab.diagnostics.across_ranks import gathered
 from muonlab.diagnostics.certify import uncovered
 from muonlab.diagnostics.rows import Row
 from muonlab.diagnostics.watch import members, muon_of, places
@@ -17,6 +18,10 @@ from muonlab.theory import RunBound, run_bound
 
 _SAME_LENGTH = 1e-6
 """Relative change of a layer's share of the step up to which it counts as rounding of the learning rates."""
+
+
+KEYS = ("from_zero", "history", "layers", "momentum", "broken", "size")
+"""Of a saved state."""
 
 
 class Step(NamedTuple):
@@ -43,6 +48,8 @@ class CoveredRun:
         self.optimizer = optimizer
         self.history: list[Step] = []
         self.broken = ""
+        self._before: list[float] | None = None  # this process's share of the momenta before a step
+        self._after = math.nan  # the size of the momenta after it, where only all processes together know it
         self._from_zero: bool | None = None
         self._resumed_at: float | None = None
         self._layers: list[tuple[str, float]] = []
@@ -56,7 +63,7 @@ class CoveredRun:
             "layers": self._layers,
             "momentum": self._momentum,
             "broken": self.broken,
-            "size": text.plain(self._size()),
+            "size": text.plain(self._after if self._processes else self._size(self._shares())),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -66,21 +73,38 @@ class CoveredRun:
         momentum = None if state["momentum"] is None else (float(state["momentum"][0]), str(state["momentum"][1]))
         from_zero = None if state["from_zero"] is None else bool(state["from_zero"])
         self._resumed_at = math.nan if state["size"] is None else float(state["size"])
+        if state["size"] is None and from_zero is None:  # saved before the first step
+            self._resumed_at = None
         self.history, self._layers, self._momentum, self.broken = history, layers, momentum, str(state["broken"])
         self._from_zero = from_zero
 
+    @property
+    def _processes(self) -> list[Any]:
+        return muon_of(self.optimizer).grids
+
     def begin(self) -> None:
-        """Look, before the first step, whether the momenta are zero; when resumed, whether they are those saved."""
-        if self._from_zero is None:
-            self._from_zero = self._size() == 0.0
-        if self._resumed_at is not None:
-            if not math.isclose(self._size(), self._resumed_at, rel_tol=1e-6):
+        """Look at the momenta before a first step, or one after loading; this process alone, as others may not."""
+        if self._before is None and (self._from_zero is None or self._resumed_at is not None):
+            self._before = self._shares()
+
+    def settle(self) -> None:
+        """Say, now that all processes have taken the step, whether it began from zero, or from what was saved."""
+        if self._before is not None:
+            size, self._before = self._size(self._before), None
+            self._from_zero = size == 0.0 if self._from_zero is None else self._from_zero
+            if self._resumed_at is not None and not math.isclose(size, self._resumed_at, rel_tol=1e-6):
                 self.end("the momenta are not those that were saved: load the optimizer's state as well")
             self._resumed_at = None
+        if self._processes:
+            self._after = self._size(self._shares())
 
-    def _size(self) -> float:
-        """Return a number that tells momenta apart: the sum of their norms."""
-        return math.fsum(muon_of(self.optimizer).momentum_norms())
+    def _shares(self) -> list[float]:
+        return muon_of(self.optimizer).momentum_squares()
+
+    def _size(self, shares: list[float]) -> float:
+        """Return a number that tells momenta apart, the sum of their norms, from what each process holds of them."""
+        everyones = gathered(muon_of(self.optimizer), [shares])
+        return math.fsum(math.sqrt(math.fsum(squares)) for squares in zip(*everyones, strict=True))
 
     def end(self, reason: str) -> None:
         """Note that the theorem does not cover the run from here on."""
@@ -116,7 +140,8 @@ class CoveredRun:
             "had groups that differ in momentum or its form": len(momenta) > 1,
             "had another momentum than the first, or in another form": momenta != {self._momentum},
             "changed the relative lengths of the layers' steps, and so the pair of norms": not same_shares,
-            "sent its directions in half precision, which rounds them": muon_of(self.optimizer).sends_half_precision,
+            "sent its directions with fewer digits than they have": muon_of(self.optimizer).rounds_messages,
+            "had parameters on several groups of processes": len(self._processes) > 1,
             "climbed: maximize": any(group["maximize"] for group in groups),
             "moved weights of half precision, which round it away": any(
                 torch.finfo(p.dtype).bits < 32 for group in groups for p in group["params"]

@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 from muonlab import _checks
 from muonlab.diagnostics import text
 from muonlab.diagnostics.across_ranks import gathered
-from muonlab.diagnostics.covered_run import CoveredRun
+from muonlab.diagnostics.covered_run import KEYS, CoveredRun
 from muonlab.diagnostics.jsonl import RowFile
 from muonlab.diagnostics.rows import MEASURES, Measure, Row, matrix_row, whole_row
 from muonlab.diagnostics.watch import Seen, Watch, checked_state, members, muon_of, places
@@ -115,7 +115,7 @@ class Recorder:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another recorder stopped; load the optimizer's state as well."""
         step = _checks.integer("step", checked_state(state, "step")["step"], at_least=0)
-        self.run.load_state_dict(checked_state(state, *self.run.state_dict()))
+        self.run.load_state_dict(checked_state(state, *KEYS))
         self._watch.step = self._began_at = step
 
     # ---------------------------------------------------------------------------------------------------- recording
@@ -147,6 +147,7 @@ class Recorder:
         rows, self._current, self._half_done = self._everyones(self._current), [], False
         whole = whole_row(rows)
         if self._watch.every == 1:
+            self.run.settle()
             self.run.add(step, rows, whole)
         rows.append({"event": "whole", "step": step, **whole})
         if missing:

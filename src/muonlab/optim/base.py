@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from muonlab.optim.finite import raise_nonfinite, unless_skipped, with_finite
-from muonlab.optim.layout import Job, Layouts, Local
+from muonlab.optim.layout import Block, Job, Layouts, Local, local, placed_like
 from muonlab.optim.momentum import MomentumForm, advance
 from muonlab.optim.options import COMMON, Check, checked, refuse_slips
 from muonlab.optim.part import Member, Part, named
@@ -32,7 +33,6 @@ class MomentumOptimizer(Optimizer):
         self._planned: list[Any] | None = None
         given: Any = params if isinstance(params, Tensor) else list(params)  # torch has a message for a bare tensor
         if isinstance(given, list) and not given:
-            self._layouts.plain.prepare([])  # ranks that wait for this one's plan are not to wait in vain
             raise ValueError(
                 "an optimizer needs parameters, got none: if split_params found no hidden matrix, print its table; a "
                 "single layer is taken for the output layer unless head=None"
@@ -66,7 +66,8 @@ class MomentumOptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over unpickled or loaded state, after it was checked; what an older dictionary lacks stays as it is."""
         if "_layouts" not in self.__dict__:  # a process group cannot be unpickled: a copy works for itself
-            self._layouts, self._finite, self._planned = Layouts(), {}, None
+            self._layouts, self._finite, self._planned = Layouts(**state.get("distribution", {})), {}, None
+        state = {key: value for key, value in state.items() if key != "distribution"}
         defaults = state.get("defaults", getattr(self, "defaults", {}))
         present = getattr(self, "param_groups", [])
         groups = [
@@ -83,6 +84,8 @@ class MomentumOptimizer(Optimizer):
                     states[p][BUFFER] = torch.zeros_like(p, memory_format=torch.preserve_format)
                 elif buffer.shape != p.shape:
                     wrong.append(f"{name} has shape {tuple(p.shape)}, its state {tuple(buffer.shape)}")
+                else:
+                    states[p][BUFFER] = placed_like(buffer, p)
         if wrong:
             raise ValueError(
                 f"a state must have the shape of its parameter: {'; '.join(wrong)}: load the state of the same model, "
@@ -96,6 +99,9 @@ class MomentumOptimizer(Optimizer):
         missing = {name: value for name, value in defaults.items() if name in self.checks and name not in group}
         filled = {**group, **missing}
         return {**filled, **checked(filled, self.checks)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "distribution": self._layouts.plain_values()}
 
     def _buffer(self, p: Tensor) -> Tensor:
         """Return the momentum of a parameter, on its device; one that was swapped in by hand starts from zero."""
@@ -159,21 +165,21 @@ class MomentumOptimizer(Optimizer):
         return layout.share(param, layout.blocks(param, group["matrix_view"])[block], block)
 
     @property
-    def sends_half_precision(self) -> bool:
+    def rounds_messages(self) -> bool:
         """Whether processes send each other matrices with fewer digits than they have."""
         dtype = self._layouts.comm_dtype
-        return dtype is not None and torch.finfo(dtype).bits < 32
+        sent = (p.dtype for group in self.param_groups for p in group["params"])
+        return dtype is not None and any(torch.finfo(dtype).bits < torch.finfo(has).bits for has in sent)
 
     @torch.no_grad()
-    def momentum_norms(self) -> list[float]:
-        """Return the Frobenius norm of every momentum; where several processes hold one, all of them must ask."""
-        norms: dict[Tensor, float] = {}
-        members = self._members()
-        for layout in dict.fromkeys(member.layout for member in members):
-            mine = [member.param for member in members if member.layout is layout]
-            squares = [layout.held(self._buffer(p)).double().square().sum().cpu() for p in mine]
-            norms.update(zip(mine, layout.total(torch.stack(squares)).sqrt().tolist(), strict=True))
-        return [norms[member.param] for member in members]
+    def momentum_squares(self) -> list[float]:
+        """Return this process's share of the squared norm of each momentum: all shares add up to it."""
+        everyone = math.prod(grid.ranks for grid in self.grids)
+        shares = []
+        for _, _, p, layout in self._members():
+            copies = everyone if type(layout) is Local else layout.copies(p)
+            shares.append(float(local(self._buffer(p)).double().square().sum()) / copies)
+        return shares
 
     def _update(self, parts: Sequence[Part]) -> None:
         """Move momenta and weights on; the subclass's part of the step."""
@@ -192,26 +198,27 @@ class MomentumOptimizer(Optimizer):
         layouts = dict.fromkeys((self._layouts.plain, *(member.layout for member in members)))
         if all(type(layout) is Local for layout in layouts):
             return
-        decides = [(id(m.param), m.param.shape, self._decides(m.group)) for m in members]
+        decides = [(id(m.param), m.name, m.param.shape, self._decides(m.group)) for m in members]
         changed = decides != self._planned
+        options = repr([[_told(group[name]) for name in self.checks] for group in self.param_groups])
         for layout in layouts:
             mine = [m for m in members if m.layout is layout]
-            layout.prepare([job for m in mine for job in self._jobs(m)] if changed else None)
+            layout.prepare([job for m in mine for job in self._jobs(m)] if changed else None, options)
         self._planned = decides
 
     def _decides(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return what of a group decides what ranks send each other."""
+        """Return what of a group decides who does what."""
         return (group["nonfinite"],)
 
     def _jobs(self, member: Member) -> Iterator[Job]:
         """Yield what a step has to do for a parameter."""
-        for i, block in enumerate(member.layout.blocks(member.param, "flatten")):
-            yield Job(member.param, i, block, 0.0, repr(self._decides(member.group)))
+        block = Block(tuple(member.param.shape), (), 0, ())  # entry by entry: there is nothing to share out
+        yield Job(member.param, 0, block, 0.0, f"{member.name} {getattr(member.param, 'placements', None)}")
 
     def _parts(self, members: Sequence[Member]) -> Iterator[Part]:
         """Yield the parameters that have, on some process at least, a gradient."""
         present: dict[Tensor, bool] = {}
-        for layout in dict.fromkeys(member.layout for member in members):
+        for layout in dict.fromkeys((self._layouts.plain, *(member.layout for member in members))):
             mine = [member for member in members if member.layout is layout]
             flags = layout.agree([m.param.grad is not None for m in mine], [m.name for m in mine])
             present.update(zip((m.param for m in mine), flags, strict=True))
@@ -221,6 +228,11 @@ class MomentumOptimizer(Optimizer):
             weight, momentum = layout.held(p), layout.held(self._buffer(p))
             grad = layout.held(torch.zeros_like(p) if p.grad is None else _dense(p.grad, p, name))
             yield Part(p, group, layout, weight, grad.to(momentum.dtype), momentum)
+
+
+def _told(option: Any) -> Any:
+    """Return an option as ranks compare it; a tensor on a device is not read for that."""
+    return float(option) if isinstance(option, Tensor) and option.device.type == "cpu" else str(option)
 
 
 def _dense(grad: Tensor, param: Tensor, name: str) -> Tensor:

@@ -315,7 +315,7 @@ def _matrices_in(owner: _Owner, parameter: nn.Parameter) -> int:
 
 
 def _kind(module: nn.Module) -> str:
-    return type(module).__name__.removeprefix("Parametrized")
+    return type(module).__name__.removeprefix("FSDP").removeprefix("Parametrized")
 
 
 def _row(entry: _Entry, rule: Rule, why: str) -> Row:

@@ -65,7 +65,7 @@ class Muon(MomentumOptimizer):
         process_group: processes that have copies of the parameters (DistributedDataParallel) and share the work on
             them; None has each work for itself. Parameters of fully_shard bring their own processes.
         comm_dtype: of the matrices that processes send each other; None sends them as they are, and N processes then
-            give the bits of one. ``torch.bfloat16`` halves what float32 needs.
+            give the bits of one for float32. ``torch.bfloat16`` halves the traffic.
         full_tensor: gather parameters whole on every process where more than one dimension of them is cut.
 
     Attributes:
@@ -295,7 +295,7 @@ class Muon(MomentumOptimizer):
         for layout in {part.layout: None for part in parts}:
             mine = [part for part in parts if part.layout is layout]
             if self._orthogonalize_hooks.want_gradients:
-                self._orthogonalize_hooks.gradients |= whole_gradients(mine, layout)
+                self._orthogonalize_hooks.gradients.update(whole_gradients(mine, layout))
             for batch, results in layout.orthogonalize(batches(mine), self._done):
                 update(batch, results, layout)
                 del batch, results  # before the next batch is made
@@ -308,7 +308,7 @@ class Muon(MomentumOptimizer):
 
     def _jobs(self, member: Member) -> Iterator[Job]:
         group, p = member.group, member.param
-        says = repr(self._decides(group))
+        says = repr((member.name, self._decides(group)))
         for i, block in enumerate(member.layout.blocks(p, group["matrix_view"])):
             yield Job(p, i, block, cost(group["orthogonalizer"], block.matrices, p.dtype, p.device), says)
 

@@ -53,11 +53,12 @@ class Layout(Protocol):
     which gradients exist anywhere, how large entries are anywhere, norms of whole matrices, the orthogonalization.
     """
 
-    def prepare(self, jobs: Sequence[Job] | None) -> None:
-        """Share out the work of a step among processes, and make sure that all of them do it alike.
+    def prepare(self, jobs: Sequence[Job] | None, options: str) -> None:
+        """Share out the work of a step among processes.
 
         Args:
             jobs: all that a step may have to do; None where nothing has changed since the last time.
+            options: with which the step is taken, which must be the same on all processes.
         """
         ...
 
@@ -69,8 +70,8 @@ class Layout(Protocol):
         """Return, by number, the whole blocks that pieces make up, for what this process orthogonalizes."""
         ...
 
-    def total(self, values: Tensor) -> Tensor:
-        """Return sums over all pieces of the parameters, from what this process found in its own."""
+    def copies(self, param: Tensor) -> int:
+        """Return how many processes hold the same piece of a parameter."""
         ...
 
     def held(self, tensor: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ class Layout(Protocol):
         ...
 
     def agree(self, flags: Sequence[bool], names: Sequence[str]) -> Sequence[bool]:
-        """Return, for each parameter, whether the flag is set on any process."""
+        """Return, for each parameter, whether the flag is set on any process, once all of them plan the same step."""
         ...
 
     def largest(self, values: Tensor) -> Tensor:

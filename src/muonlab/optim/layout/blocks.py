@@ -28,7 +28,7 @@ class Block:
     @property
     def stays(self) -> bool:
         """Whether every piece is a stack of whole matrices, so that nothing has to move."""
-        return len(self.sizes) > 1 and len(self.matrices) == 3 and self.dim == 0
+        return len(self.sizes) > 1 and len(self.matrices) == 3 and len(self.shape) > 2 and self.dim == 0
 
     def piece(self, shard: int) -> tuple[int, ...]:
         """Return the shape of a shard's piece."""

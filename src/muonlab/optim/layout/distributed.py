@@ -12,21 +12,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from muonlab.optim.layout.agreement import agreed_flags, compare, largest
+from muonlab.optim.layout.agreement import agreed_flags, largest
 from muonlab.optim.layout.base import Batch, Done, Job
 from muonlab.optim.layout.blocks import Block, cut
-from muonlab.optim.layout.exchange import Flight, Item, from_owners, to_owners
-from muonlab.optim.layout.grid import Grid, cut_by, small_device
+from muonlab.optim.layout.exchange import Broadcasts, Flight, Item, from_owners, to_owners
+from muonlab.optim.layout.grid import Grid, cut_by
 from muonlab.optim.layout.local import orthogonalized, worked_on
-from muonlab.optim.layout.plan import assign, digest
+from muonlab.optim.layout.plan import Agenda, assign
+from muonlab.optim.layout.whole import local
 from muonlab.optim.scaling import norm_dtype, norm_of_matrices, norm_of_rows, row_norms
 from muonlab.optim.views import MatrixView
 
 if TYPE_CHECKING:
     from muonlab.optim.part import Part
 
-BUCKET = 1 << 25
-"""Bytes of whole matrices that travel together, for each rank of the group."""
+BUCKET, MOST = 1 << 25, 1 << 32
+"""Bytes of whole matrices that travel together: for each rank of the group, and in all."""
 
 
 class Distributed:
@@ -39,20 +40,16 @@ class Distributed:
 
     def __init__(self, grid: Grid, comm_dtype: torch.dtype | None = None) -> None:
         self.grid, self.comm_dtype = grid, comm_dtype
-        self._digest, self._count = b"", 0
+        self.agenda = Agenda(f"{comm_dtype}")
         self._owners: dict[tuple[Tensor, int], int] = {}
         self._cuts: dict[tuple[torch.Size, MatrixView, int], Sequence[Block]] = {}
 
-    def prepare(self, jobs: Sequence[Job] | None) -> None:
-        """Give every block an owner, and compare with all ranks that they would do the same."""
+    def prepare(self, jobs: Sequence[Job] | None, options: str) -> None:
+        """Give every block an owner."""
+        owners = assign([0.0 if job.block.stays else job.cost for job in jobs or ()], self.grid.ranks)
+        self.agenda.update(jobs, owners, options)
         if jobs is not None:
-            self._share_out(jobs)
-        compare(self._digest, self._count, self.grid)
-
-    def _share_out(self, jobs: Sequence[Job]) -> None:
-        owners = assign([0.0 if job.block.stays else job.cost for job in jobs], self.grid.ranks)
-        self._digest, self._count = digest(jobs, owners), len(jobs)
-        self._owners = {(job.param, job.number): owner for job, owner in zip(jobs, owners, strict=True)}
+            self._owners = {(job.param, job.number): owner for job, owner in zip(jobs, owners, strict=True)}
 
     def share(self, param: Tensor, block: Block, index: int) -> range:
         """Return all matrices of a block that this rank owns, or those of a stack that lie here."""
@@ -73,23 +70,20 @@ class Distributed:
             found |= {some[i]: whole for i, whole in self._wholes(of, alike, flight).items()}
         return found
 
-    def total(self, values: Tensor) -> Tensor:
-        """Return sums over all shards; copies count once."""
-        found = values.to(small_device(self.grid.group)) * float(self.grid.replica[self.grid.me] == 0)
-        dist.all_reduce(found, group=self.grid.group)
-        return found.to(values.device)
+    def copies(self, param: Tensor) -> int:  # noqa: ARG002
+        """Return the number of replicas."""
+        return self.grid.replicas
 
     def held(self, tensor: Tensor) -> Tensor:
         """Return this rank's piece; it shares the tensor's memory."""
-        to_local = getattr(tensor, "to_local", None)
-        return cast(Tensor, to_local()).detach() if to_local else tensor.detach()
+        return local(tensor)
 
     def settle(self, tensor: Tensor, held: Tensor) -> None:
         """Do nothing: the memory is the same."""
 
     def agree(self, flags: Sequence[bool], names: Sequence[str]) -> Sequence[bool]:
         """Return, for each parameter, whether any rank has it set; copies must have it set alike."""
-        return agreed_flags(flags, names, self.grid)
+        return agreed_flags(flags, names, self.agenda.hash, self.agenda.count, self.grid)
 
     def largest(self, values: Tensor) -> Tensor:
         """Return the largest of each value over all ranks."""
@@ -111,7 +105,7 @@ class Distributed:
 
     def room(self, device: torch.device) -> int | None:  # noqa: ARG002
         """Return the bytes that travel together."""
-        return BUCKET * self.grid.ranks
+        return min(BUCKET * self.grid.ranks, MOST)
 
     @property
     def _shard(self) -> int:
@@ -141,7 +135,7 @@ class Distributed:
         """Yield batches together up to the bytes of a bucket, all of one dtype and device."""
         bucket: _Bucket | None = None
         for batch in batches:
-            if bucket is None or not bucket.takes(batch, BUCKET * self.grid.ranks):
+            if bucket is None or not bucket.takes(batch, min(BUCKET * self.grid.ranks, MOST)):
                 if bucket is not None:
                     yield bucket
                 bucket = _Bucket([])
@@ -162,7 +156,9 @@ class Distributed:
     def _wire(self, tensor: Tensor) -> Tensor:
         return tensor.new_empty(0, dtype=self.comm_dtype or tensor.dtype)
 
-    def _wholes(self, items: Sequence[Item], pieces: Sequence[Tensor], flight: Flight | None) -> dict[int, Tensor]:
+    def _wholes(
+        self, items: Sequence[Item], pieces: Sequence[Tensor], flight: Flight | Broadcasts | None
+    ) -> dict[int, Tensor]:
         """Return the blocks that this rank owns, whole, by number."""
         came = flight.land() if flight else {}
         grid, me = self.grid, self.grid.me
@@ -180,12 +176,12 @@ class Distributed:
 
     def _sent_to_owners(self, bucket: _Bucket) -> _Bucket:
         bucket.items = [self._item(part) for batch in bucket.batches for part in batch.parts]
-        bucket.flight = self._gather(bucket.items, bucket.pieces, self._wire(bucket.pieces[0]))
+        bucket.coming = self._gather(bucket.items, bucket.pieces, self._wire(bucket.pieces[0]))
         return bucket
 
     def _worked_on(self, bucket: _Bucket, done: Done) -> _Bucket:
         """Orthogonalize what this rank owns of a bucket, and send everyone their pieces."""
-        wholes = self._wholes(bucket.items, bucket.pieces, bucket.flight)
+        wholes = self._wholes(bucket.items, bucket.pieces, bucket.coming)
         first = 0
         for batch in bucket.batches:
             numbers = range(first, first + len(batch.parts))
@@ -199,11 +195,13 @@ class Distributed:
             if owned:
                 done([batch.parts[i - numbers[0]] for i in owned], matrices, results)
             bucket.results.update(zip(owned, results, strict=True))
-        bucket.flight = None
-        if self.grid.ranks > 1:
-            like = self._wire(bucket.pieces[0])
+        bucket.coming = None
+        like = self._wire(bucket.pieces[0])
+        if self.grid.ranks > 1 and self.grid.shards == 1:
+            bucket.going = Broadcasts(bucket.items, self.grid, bucket.results, like)
+        elif self.grid.ranks > 1:
             cut = {i: self._cut(bucket.items[i].block, O) for i, O in bucket.results.items()}
-            bucket.flight = Flight(from_owners, bucket.items, self.grid, lambda i, b: cut[i][self.grid.shard[b]], like)
+            bucket.going = Flight(from_owners, bucket.items, self.grid, lambda i, b: cut[i][self.grid.shard[b]], like)
         return bucket
 
     def _cut(self, block: Block, O: Tensor) -> Sequence[Tensor]:
@@ -211,7 +209,7 @@ class Distributed:
 
     def _landed(self, bucket: _Bucket) -> Iterator[tuple[Batch, Sequence[Tensor]]]:
         """Yield the batches of a bucket with the pieces of this rank, in memory of their own."""
-        came = bucket.flight.land() if bucket.flight else {}
+        came = bucket.going.land() if bucket.going else {}
         parts = iter(enumerate(bucket.items))
         for batch in bucket.batches:
             results = []
@@ -274,7 +272,13 @@ class Distributed:
             else:
                 shape = (*items[i].block.shape[:-2], 1, 1) if batch else ()
                 norms.append(part.weight.new_zeros(shape, dtype=norm_dtype(part.weight)))
-        return self._everywhere(norms)
+        return [self._mine(norm, item.block) for norm, item in zip(self._everywhere(norms), items, strict=True)]
+
+    def _mine(self, norms: Tensor, block: Block) -> Tensor:
+        """Return those of a stack's norms that belong to this rank's piece."""
+        if block.dim >= norms.ndim - 2:
+            return norms
+        return norms.narrow(block.dim, sum(block.sizes[: self._shard]), block.sizes[self._shard])
 
     def _everywhere(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Add tensors up over the ranks, where all but one have zeros: the sum is exact."""
@@ -292,7 +296,8 @@ class _Bucket:
 
     def __post_init__(self) -> None:
         self.items: list[Item] = []
-        self.flight: Flight | None = None
+        self.coming: Flight | None = None
+        self.going: Flight | Broadcasts | None = None
         self.results: dict[int, Tensor] = {}
 
     @property

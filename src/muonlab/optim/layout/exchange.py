@@ -1,12 +1,13 @@
 """Pieces of blocks to their owners and back: one message from each rank to each, of its true size.
 
 For a block of ``e`` elements that S shards hold, on R replicas each, with ``c`` of them on its owner: the way to the
-owner sends ``e - c`` elements, the way back ``R·e - c``. Copies are one shard: nothing, and ``(N - 1)·e``.
+owner sends ``e - c`` elements, the way back ``R·e - c``. Copies are one shard: nothing, and ``(N - 1)·e``; what
+comes back is then the same for all, and broadcast: a message for each would be as many copies in the owner's memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -98,7 +99,7 @@ class Flight:
         route: to owners, or from them.
         items: in the same order on every rank.
         grid: of the ranks.
-        outgoing: gives, for a rank, what it is to have of an item, or None where that is nothing.
+        outgoing: gives what a rank is to have of an item, by the number of the item and the rank.
         like: a tensor of the device and dtype that are sent.
     """
 
@@ -125,6 +126,38 @@ class Flight:
         del self._sent
         parts = torch.split(self._came, [leg.elements for leg in self._back])
         return {(leg.item, leg.rank): part for leg, part in zip(self._back, parts, strict=True)}
+
+
+class Broadcasts:
+    """Whole blocks on their way from their owners to everyone else.
+
+    Args:
+        items: in the same order on every rank.
+        grid: of the ranks, each of which has a copy.
+        wholes: the blocks that this rank owns, by number.
+        like: a tensor of the device and dtype that are sent.
+    """
+
+    def __init__(self, items: Sequence[Item], grid: Grid, wholes: Mapping[int, Tensor], like: Tensor) -> None:
+        self._flights: list[tuple[int, list[Leg], Tensor, Any]] = []
+        for owner in sorted({item.owner for item in items}):
+            legs = [Leg(owner, i, item.block.elements(0)) for i, item in enumerate(items) if item.owner == owner]
+            if owner == grid.me:
+                buffer = torch.cat([wholes[leg.item].reshape(-1).to(like.dtype) for leg in legs])
+            else:
+                buffer = like.new_empty(sum(leg.elements for leg in legs))
+            work = dist.broadcast(buffer, grid.name(owner), group=grid.group, async_op=True)
+            self._flights.append((owner, legs, buffer, work))
+
+    def land(self) -> dict[tuple[int, int], Tensor]:
+        """Wait; return what came by item and owner, flat."""
+        found = {}
+        for owner, legs, buffer, work in self._flights:
+            work.wait()
+            parts = torch.split(buffer, [leg.elements for leg in legs])
+            found.update({(leg.item, owner): part for leg, part in zip(legs, parts, strict=True)})
+        self._flights.clear()
+        return found
 
 
 def _by_rank(legs: Sequence[Leg], ranks: int) -> list[int]:

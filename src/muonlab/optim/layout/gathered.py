@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
-from muonlab.optim.layout.agreement import agreed_flags, compare
+from muonlab.optim.layout.agreement import agreed_flags
 from muonlab.optim.layout.base import Job
 from muonlab.optim.layout.grid import Grid
 from muonlab.optim.layout.local import Local
-from muonlab.optim.layout.plan import digest
+from muonlab.optim.layout.plan import Agenda
 
 
 class Gathered(Local):
@@ -24,13 +25,11 @@ class Gathered(Local):
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self._digest, self._count = b"", 0
+        self.agenda = Agenda("gathered")
 
-    def prepare(self, jobs: Sequence[Job] | None) -> None:
-        """Compare with all ranks that they would do the same."""
-        if jobs is not None:
-            self._digest, self._count = digest(jobs, [0] * len(jobs)), len(jobs)
-        compare(self._digest, self._count, self.grid)
+    def prepare(self, jobs: Sequence[Job] | None, options: str) -> None:
+        """Take up what is to be done: all of it, by every rank."""
+        self.agenda.update(jobs, [0] * len(jobs or ()), options)
 
     def held(self, tensor: Tensor) -> Tensor:
         """Return the whole tensor, in memory of its own."""
@@ -44,6 +43,12 @@ class Gathered(Local):
         whole = DTensor.from_local(held, wanted.device_mesh, copies, run_check=False)
         wanted.to_local().copy_(whole.redistribute(placements=wanted.placements).to_local())
 
+    def copies(self, param: Tensor) -> int:
+        """Return how many ranks hold the same piece."""
+        placed = cast(DTensor, param)
+        sizes = zip(placed.placements, placed.device_mesh.mesh.shape, strict=True)
+        return math.prod(size for placement, size in sizes if placement.is_replicate())
+
     def agree(self, flags: Sequence[bool], names: Sequence[str]) -> Sequence[bool]:
         """Return, for each parameter, whether any rank has it set."""
-        return agreed_flags(flags, names, self.grid)
+        return agreed_flags(flags, names, self.agenda.hash, self.agenda.count, self.grid, copies=False)

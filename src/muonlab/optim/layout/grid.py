@@ -34,6 +34,10 @@ class Grid:
         """Number of processes."""
         return len(self.shard)
 
+    def name(self, rank: int) -> int:
+        """Return the number by which the job knows a rank of the group."""
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
     @cached_property
     def shards(self) -> int:
         """Number of pieces that a parameter is cut into."""
@@ -59,12 +63,14 @@ class Grid:
     def replicated(cls, group: Any) -> Grid:
         """Return the grid of a process group whose every rank holds everything."""
         size = dist.get_world_size(group)
+        if size < 1:
+            raise ValueError("process_group must contain this process, got one without it: pass the group it is in")
         return cls(tuple(range(size)), (0,) * size, dist.get_rank(group), group)
 
     @classmethod
     def of_mesh(cls, mesh: DeviceMesh, sharded: int | None) -> Grid:
         """Return the grid of a mesh that cuts tensors along one of its dimensions, or along none."""
-        group = _group_of(mesh)
+        group = _group_of(mesh, dist.group.WORLD)
         places = []
         for rank in dist.get_process_group_ranks(group):
             place = [int(i) for i in (mesh.mesh == rank).nonzero()[0]]
@@ -78,7 +84,7 @@ class Grid:
 
 
 @lru_cache(maxsize=64)
-def _group_of(mesh: DeviceMesh) -> Any:
+def _group_of(mesh: DeviceMesh, world: Any) -> Any:  # noqa: ARG001 - another world has other groups, of equal meshes
     """Return a group of all ranks of a mesh; of a mesh of several dimensions that is not the world, a new one."""
     if mesh.ndim == 1:
         return mesh.get_group()
@@ -104,6 +110,7 @@ def cut_by(placements: Sequence[Any]) -> tuple[int | None, int] | None:
 
 def small_device(group: Any) -> torch.device:
     """Return where a group's small messages lie: on a CPU where it speaks gloo."""
-    if "gloo" in str(dist.get_backend_config(group)) or not torch.cuda.is_available():
+    if "gloo" in str(dist.get_backend_config(group)) or not torch.accelerator.is_available():
         return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
+    accelerator = torch.accelerator.current_accelerator()
+    return torch.device(accelerator.type if accelerator else "cpu", torch.accelerator.current_device_index())

@@ -26,7 +26,7 @@ _IN_CACHE = 1 << 21
 class Local:
     """One process holds the matrix and orthogonalizes it."""
 
-    def prepare(self, jobs: Sequence[Job] | None) -> None:
+    def prepare(self, jobs: Sequence[Job] | None, options: str) -> None:
         """Do nothing: all work is done here."""
 
     def share(self, param: Tensor, block: Block, index: int) -> range:  # noqa: ARG002
@@ -37,9 +37,9 @@ class Local:
         """Return the pieces, which are whole."""
         return dict(enumerate(pieces))
 
-    def total(self, values: Tensor) -> Tensor:
-        """Return the values: there are no other pieces."""
-        return values
+    def copies(self, param: Tensor) -> int:  # noqa: ARG002
+        """Return that there is one."""
+        return 1
 
     def held(self, tensor: Tensor) -> Tensor:
         """Return the tensor, detached."""

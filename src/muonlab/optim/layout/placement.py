@@ -9,7 +9,9 @@ import torch
 from muonlab import _checks
 from muonlab.optim.layout.base import Layout
 from muonlab.optim.layout.local import Local
-from muonlab.orthogonalize.matrices import FLOATING
+
+COMM_DTYPES = (None, torch.bfloat16, torch.float32, torch.float64)
+"""Not float16: momenta leave its range, above and below."""
 
 
 class Layouts:
@@ -31,8 +33,7 @@ class Layouts:
         *,
         entrywise: bool = False,
     ) -> None:
-        if comm_dtype is not None:
-            _checks.one_of("comm_dtype", comm_dtype, FLOATING)
+        _checks.one_of("comm_dtype", comm_dtype, COMM_DTYPES)
         self.comm_dtype, self.full_tensor, self.entrywise = comm_dtype, full_tensor, entrywise
         self.plain: Layout = _LOCAL
         self._found: dict[Any, Layout] = {}
@@ -41,6 +42,10 @@ class Layouts:
             from muonlab.optim.layout.grid import Grid
 
             self.plain = Distributed(Grid.replicated(process_group), comm_dtype)
+
+    def plain_values(self) -> dict[str, Any]:
+        """Return what a copy in another process is made with: all but the group, which is of this process."""
+        return {"comm_dtype": self.comm_dtype, "full_tensor": self.full_tensor, "entrywise": self.entrywise}
 
     def of(self, param: Any, name: str) -> Layout:
         """Return the layout of a parameter."""

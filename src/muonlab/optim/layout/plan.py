@@ -22,7 +22,7 @@ def cost(how: Plain, matrices: tuple[int, ...], dtype: torch.dtype, device: torc
     Example:
         >>> how = NewtonSchulz("jordan", steps=5, method="standard").plain()
         >>> cost(how, (8, 8), torch.float32, torch.device("cpu"))
-        12800.0
+        12864.0
     """
     *stack, rows, columns = matrices
     m, n = sorted((rows, columns))
@@ -33,7 +33,8 @@ def cost(how: Plain, matrices: tuple[int, ...], dtype: torch.dtype, device: torc
         each = segment_flops(segments, m, n)
     else:
         each = float(flops(m, n, "svd_full"))
-    return each * (stack[0] if stack else 1)
+    # reading and writing count too: with no steps there is nothing else to share out
+    return (each + m * n) * (stack[0] if stack else 1)
 
 
 def assign(costs: Sequence[float], ranks: int) -> tuple[int, ...]:
@@ -67,7 +68,24 @@ def balance(costs: Sequence[float], owners: Sequence[int], ranks: int) -> float:
     return max(loads) * ranks / sum(loads) if sum(loads) else 1.0
 
 
-def digest(jobs: Sequence[Job], owners: Sequence[int]) -> bytes:
-    """Return a hash of all that ranks must agree on: blocks in order, how each is treated, and its owner."""
-    lines = (f"{job.block} {job.param.dtype} {job.says} {owner}" for job, owner in zip(jobs, owners, strict=True))
-    return hashlib.sha256("\n".join(lines).encode()).digest()
+class Agenda:
+    """What ranks must agree on: blocks in order, how each is treated, its owner, and the options of a step.
+
+    Args:
+        about: what else decides what ranks send each other.
+    """
+
+    def __init__(self, about: str = "") -> None:
+        self.count = 0
+        self._about = about
+        self._jobs = self.hash = b""
+
+    def update(self, jobs: Sequence[Job] | None, owners: Sequence[int], options: str) -> None:
+        """Take up what a step is going to do; no jobs are those of the step before."""
+        if jobs is not None:
+            self.count = len(jobs)
+            lines = (
+                f"{job.block} {job.param.dtype} {job.says} {owner}" for job, owner in zip(jobs, owners, strict=True)
+            )
+            self._jobs = hashlib.sha256("\n".join((self._about, *lines)).encode()).digest()
+        self.hash = hashlib.sha256(self._jobs + options.encode()).digest()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from muonlab import _checks
 from muonlab.optim.layout.blocks import Block
-from muonlab.optim.layout.distributed import BUCKET
-from muonlab.optim.layout.exchange import Item, elements_sent, from_owners, to_owners
+from muonlab.optim.layout.distributed import BUCKET, MOST
+from muonlab.optim.layout.exchange import Item, Leg, Legs, elements_sent, from_owners, to_owners
 from muonlab.optim.layout.grid import Grid
 from muonlab.optim.layout.plan import assign
 
@@ -81,7 +81,7 @@ class Projection:
 
     @property
     def communication(self) -> float:
-        """Seconds that the busiest link is used: both ways at once, one message after the other."""
+        """Seconds that the busiest link is used: both ways at once, without a pause between messages."""
         most = max(self.most_sent, self.most_received) * self.element
         return most / self.hardware.bandwidth + self.most_messages * self.hardware.latency
 
@@ -112,6 +112,8 @@ def project(
 ) -> Projection:
     """Share out blocks as a step would, and play through all that its ranks send each other.
 
+    How a broadcast travels is up to the backend; here ranks pass it on along a binomial tree.
+
     Args:
         blocks: in the order of the parameters, cut into the shards of ``grid``.
         costs: operations of each.
@@ -130,7 +132,7 @@ def project(
     owners = assign([0.0 if block.stays else cost for block, cost in zip(blocks, costs, strict=True)], grid.ranks)
     items = [Item(block, owner) for block, owner in zip(blocks, owners, strict=True)]
     loads = _loads(items, costs, grid)
-    sent, received, messages = _played_through(items, grid, element, bucket * grid.ranks)
+    sent, received, messages = _played_through(items, grid, element, min(bucket * grid.ranks, MOST))
     mean = sum(loads) / grid.ranks
     return Projection(
         replicas=grid.replicas,
@@ -175,14 +177,31 @@ def _played_through(items: Sequence[Item], grid: Grid, element: int, room: int) 
     """Return the elements that each rank sends, those that it gets, and the messages of the busier way."""
     sent, received, messages = ([0] * grid.ranks for _ in range(3))
     for bucket in buckets(items, element, room):
-        for me in range(grid.ranks):
-            view = Grid(grid.replica, grid.shard, me)
-            for route in (to_owners, from_owners):
-                legs = route(bucket, view)
-                sent[me] += sum(leg.elements for leg in legs.out)
-                received[me] += sum(leg.elements for leg in legs.back)
-                messages[me] += max(len({leg.rank for leg in way}) for way in legs)
+        for legs in _broadcasts(bucket, grid) if grid.shards == 1 else _exchanges(bucket, grid):
+            for me, (out, back) in enumerate(legs):
+                sent[me] += sum(leg.elements for leg in out)
+                received[me] += sum(leg.elements for leg in back)
+                messages[me] += max(len({leg.rank for leg in way}) for way in (out, back))
     return sent, received, messages
+
+
+def _exchanges(bucket: Sequence[Item], grid: Grid) -> Iterator[list[Legs]]:
+    """Yield what each rank sends and gets on the way to the owners, and on the way back."""
+    for route in (to_owners, from_owners):
+        yield [route(bucket, Grid(grid.replica, grid.shard, me)) for me in range(grid.ranks)]
+
+
+def _broadcasts(bucket: Sequence[Item], grid: Grid) -> Iterator[list[Legs]]:
+    """Yield what each rank sends and gets in the broadcast of each owner, passed on along a binomial tree."""
+    for owner in sorted({item.owner for item in bucket}):
+        elements = sum(item.block.elements(0) for item in bucket if item.owner == owner)
+        legs = [Legs([], []) for _ in range(grid.ranks)]
+        for number in range(1, grid.ranks):
+            earlier = number - (1 << number.bit_length() - 1)  # who has it when this one's turn comes
+            giver, taker = (owner + earlier) % grid.ranks, (owner + number) % grid.ranks
+            legs[giver].out.append(Leg(taker, 0, elements))
+            legs[taker].back.append(Leg(giver, 0, elements))
+        yield legs
 
 
 def buckets(items: Sequence[Item], element: int, room: int) -> Iterator[list[Item]]:
