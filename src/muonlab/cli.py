@@ -7,6 +7,8 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,23 +34,65 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if (cache := cache_directory()) is not None:  # matplotlib keeps a list of fonts
         os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
+    if isinstance(command, Run) and _launched():
+        return _code(command, partial(_together, command))
+    return _code(command, partial(_told, command, partial(_answer, command)))
+
+
+def _launched() -> bool:
+    from muonlab.lab.ranks import launched
+
+    return launched()
+
+
+def _together(command: Run) -> int:
+    """Run a study as one of torchrun's processes: the leader works and speaks, the others follow it."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost rank is told in one line, not with frames of C++
+    from muonlab.lab.ranks import joined
+
+    with joined(command.parallel, device=command.device) as ranks:
+        if not ranks.leader:
+            from muonlab.lab.runner import follow
+
+            return follow(ranks)
+        code = 2
+        try:
+            code = _code(command, partial(_told, command, partial(_answer, command, ranks=ranks)))
+        finally:  # when all is written and said: torchrun ends everybody when one ends in an error
+            with suppress(RuntimeError):  # the store may be lost as well
+                ranks.tell("job", {"end": code})
+        return code
+
+
+def _code(command: Parsed, work: Callable[[], int]) -> int:
+    """Return the exit code of some work, with an error told in a line."""
     try:
-        report, show = _answer(command)
-        text = json.dumps(report, indent=2, allow_nan=False) if command.json else show(report)
+        return work()
     except KeyboardInterrupt:
         print("muonlab: stopped at once; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
     except Exception as error:
         from muonlab.lab.desk import Stopped
+        from muonlab.lab.ranks import LostRank
 
         if isinstance(error, Stopped):
             print("muonlab: stopped while data were read; the same command begins again", file=sys.stderr)
+            return EXIT_CODES["open"]
+        if isinstance(error, LostRank):
+            told = f"a rank was lost, got {error}: what was saved is kept; the same command goes on"
+            print(f"muonlab: {told}", file=sys.stderr, flush=True)
             return EXIT_CODES["open"]
         said = _in_one_line(error)
         if said is None or getattr(command, "debug", False):
             raise
         print(f"muonlab: {said}", file=sys.stderr)
         return 2
+
+
+def _told(command: Parsed, answer: Callable[[], Answer]) -> int:
+    """Print an answer; return the exit code of its status."""
+    report, show = answer()
+    text = json.dumps(report, indent=2, allow_nan=False) if command.json else show(report)
     encoding = sys.stdout.encoding or "utf-8"
     try:
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
@@ -77,9 +121,9 @@ Answer = tuple[dict[str, Any], Callable[[dict[str, Any]], str]]
 """A report, and the function that writes it for people."""
 
 
-def _answer(command: Parsed) -> Answer:
+def _answer(command: Parsed, **more: Any) -> Answer:
     """Return the command's answer; what it needs is imported only now."""
-    options = dataclasses.asdict(command)
+    options = dataclasses.asdict(command) | more
     for name in ("json", "debug"):
         options.pop(name, None)
     return ANSWERS[type(command)](**options)
@@ -116,13 +160,19 @@ def _list(what: str) -> Answer:
     return report, getattr(console, what)
 
 
-def _run(study: str, set: tuple[str, ...], **options: Any) -> Answer:
+def _run(study: str, set: tuple[str, ...], parallel: str | None, **options: Any) -> Answer:
     from muonlab import console, lab
+    from muonlab.lab.ranks import launched
     from muonlab.lab.settings import read_words
     from muonlab.lab.studies import find
     from muonlab.lab.summary import report
     from muonlab.report.claims import digest
 
+    if parallel is not None and not launched():
+        raise ValueError(
+            f"--parallel is for processes that torchrun started, got {parallel!r} in one alone: use torchrun "
+            f"--nproc-per-node N -m muonlab run {study} --parallel {parallel}"
+        )
     found = find(study)
     settings = read_words(type(found.base), set)
     results = lab.run(found, **options, settings=settings, progress=True, notes={"rules": digest()})

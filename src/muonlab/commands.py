@@ -100,7 +100,8 @@ class Run:
     """Run a study of the paper, or go on with it: finished cells are kept, interrupted ones go on to the same bits.
 
     Exit code 0 if every cell is done, 1 if one failed, 2 for a wrong option or wrong data, 75 if SIGTERM or Ctrl-C
-    stopped it: everything is saved then, and the same command goes on.
+    stopped it: everything is saved then, and the same command goes on. Several processes train each cell together
+    under torchrun --nproc-per-node N -m muonlab run STUDY ...; there 75 also says that one of them was lost.
     """
 
     study: Annotated[Positional[str], arg(metavar="STUDY")]
@@ -119,6 +120,8 @@ class Run:
     """Threads of torch for a cell; without it those of the run directory, or the cores divided by the jobs."""
     jobs: int = 1
     """Cells at the same time; with more than one their seconds are not comparable."""
+    parallel: Literal["ddp", "fsdp", "hsdp"] | None = None
+    """Under torchrun: models whole on each process (ddp, the default), in shards, or in two replicas of shards."""
     set: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE")] = ()
     """Fields of the spec to replace in every cell, such as lr=0.1 epochs=3 clip=none."""
     retry: bool = False

@@ -1,34 +1,44 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import subprocess
 import sys
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from muonlab.lab import checkpoint, disk
+from muonlab.lab.snapshot import set_random, snapshot
+from muonlab.optim import SGDM
 
 
 def save(folder, step):
     checkpoint.save(folder, step, {"w": torch.full((4,), float(step))}, {"step": step})
 
 
+def load(folder):
+    """Return the step that was loaded; the tensors must be of that step, or untouched if there is none."""
+    w = torch.full((4,), -1.0)
+    values = checkpoint.load(folder, {"w": w})
+    step = -1 if values is None else values["step"]
+    assert torch.equal(w, torch.full((4,), float(step)))
+    return None if values is None else step
+
+
 def test_the_newest_is_loaded_and_two_are_kept(tmp_path):
     for step in (1, 2, 30):
         save(tmp_path, step)
-    found = checkpoint.load(tmp_path)
-    assert found is not None
-    assert found.values == {"step": 30}
-    assert torch.equal(found.tensors["w"], torch.full((4,), 30.0))
+    assert load(tmp_path) == 30
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == [
         "000000002.json", "000000002.safetensors", "000000030.json", "000000030.safetensors",
     ]  # fmt: skip
 
 
 def test_without_any_there_is_none(tmp_path):
-    assert checkpoint.load(tmp_path) is None
+    assert load(tmp_path) is None
 
 
 @pytest.mark.parametrize("bit", range(0, 8 * 40, 37))
@@ -40,9 +50,7 @@ def test_a_flipped_bit_is_seen_and_the_one_before_is_used(tmp_path, bit):
     content[-1 - bit // 8] ^= 1 << (bit % 8)
     path.write_bytes(bytes(content))
     with pytest.warns(UserWarning, match="is damaged"):
-        found = checkpoint.load(tmp_path)
-    assert found is not None
-    assert found.values == {"step": 1}
+        assert load(tmp_path) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"sha256": 3}', b"\xff"])
@@ -51,9 +59,7 @@ def test_a_damaged_manifest_is_passed_over(tmp_path, content):
     save(tmp_path, 2)
     (tmp_path / "checkpoints" / "000000002.json").write_bytes(content)
     with pytest.warns(UserWarning, match="is damaged"):
-        found = checkpoint.load(tmp_path)
-    assert found is not None
-    assert found.values == {"step": 1}
+        assert load(tmp_path) == 1
 
 
 def test_a_changed_value_in_a_manifest_is_seen(tmp_path):
@@ -62,9 +68,7 @@ def test_a_changed_value_in_a_manifest_is_seen(tmp_path):
     path = tmp_path / "checkpoints" / "000000002.json"
     path.write_text(path.read_text().replace('"values": {"step": 2}', '"values": {"step": 6}'))
     with pytest.warns(UserWarning, match="is damaged"):
-        found = checkpoint.load(tmp_path)
-    assert found is not None
-    assert found.values == {"step": 1}
+        assert load(tmp_path) == 1
 
 
 def test_a_new_checkpoint_outlives_damaged_ones_of_later_steps(tmp_path):
@@ -72,11 +76,9 @@ def test_a_new_checkpoint_outlives_damaged_ones_of_later_steps(tmp_path):
         save(tmp_path, step)
         (tmp_path / "checkpoints" / f"{step:09d}.safetensors").write_bytes(b"damaged")
     with pytest.warns(UserWarning, match="is damaged"):
-        assert checkpoint.load(tmp_path) is None
+        assert load(tmp_path) is None
     save(tmp_path, 5)
-    found = checkpoint.load(tmp_path)
-    assert found is not None
-    assert found.values == {"step": 5}
+    assert load(tmp_path) == 5
 
 
 def test_what_kills_have_left_is_swept_and_checkpoints_stay(tmp_path):
@@ -84,10 +86,85 @@ def test_what_kills_have_left_is_swept_and_checkpoints_stay(tmp_path):
     place = tmp_path / "checkpoints"
     for name in ("000000002.safetensors.part", ".tmpAbC123", "000000002.safetensors"):
         (place / name).write_bytes(b"x")
+    for name in ("000000002", "000000002-again", "000000003.0a1b2c3d.part"):
+        (place / name).mkdir()
+        (place / name / "shard-00001-model-00001-of-00001.safetensors").write_bytes(b"x")
+    (place / "000000009").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    (place / "notes.txt").touch()
     (tmp_path / "done.json.part").write_bytes(b"x")
     checkpoint.sweep(tmp_path)
-    assert sorted(path.name for path in place.iterdir()) == ["000000001.json", "000000001.safetensors"]
+    assert sorted(path.name for path in place.iterdir()) == ["000000001.json", "000000001.safetensors", "notes.txt"]
+    assert (tmp_path / "elsewhere").is_dir()
     assert not (tmp_path / "done.json.part").exists()
+
+
+def test_a_manifest_of_files_that_are_not_there_or_too_many_is_damaged(tmp_path):
+    save(tmp_path, 1)
+    place = tmp_path / "checkpoints"
+    values = {"step": 2}
+    (place / "000000002").mkdir()
+    (place / "000000002" / "a.safetensors").write_bytes(b"x")
+    for files in ({}, {"b.safetensors": "0"}, {"a.safetensors": "0"}, {"../000000001.safetensors": "0"}, None, 3):
+        manifest = {"folder": "000000002", "files": files, "values": values, "values_sha256": checkpoint._hash(values)}
+        (place / "000000002.json").write_text(json.dumps(manifest))
+        with pytest.warns(UserWarning, match="checkpoint 000000002 of .* is damaged"):
+            assert load(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "got"), [("w", (2, 2), r"shape \[4\]"), ("w", (), r"shape \[4\]"), ("v", (4,), "none")]
+)
+def test_a_missing_name_and_another_shape_are_errors_that_change_nothing(tmp_path, name, shape, got):
+    checkpoint.save(tmp_path, 1, {"w": torch.ones(4), "u": torch.ones(2)}, {})
+    tensors = {"u": torch.zeros(2), name: torch.zeros(shape)}
+    with pytest.raises(
+        ValueError, match=rf"checkpoint 000000001 of .* must have {name} of shape .*, got {got}: remove"
+    ):
+        checkpoint.load(tmp_path, tensors)
+    assert all(torch.equal(tensor, torch.zeros_like(tensor)) for tensor in tensors.values())
+
+
+def test_tensors_are_filled_in_place_whatever_their_strides_dtype_and_gradients(tmp_path):
+    saved = {
+        "transposed": torch.arange(6.0).view(2, 3).t(),
+        "scalar": torch.tensor(0.1, dtype=torch.float64),
+        "nothing": torch.zeros(0, 3),
+        "bytes": torch.arange(5, dtype=torch.uint8),
+        "parameter": torch.nn.Parameter(torch.arange(4.0).bfloat16()),
+    }
+    checkpoint.save(tmp_path, 1, saved, {})
+    fresh = {name: tensor.detach().clone().zero_() for name, tensor in saved.items()}
+    fresh["parameter"] = torch.nn.Parameter(fresh["parameter"])
+    places = {name: tensor.data_ptr() for name, tensor in fresh.items()}
+    assert fresh["transposed"].stride() == (1, 3)
+    assert checkpoint.load(tmp_path, fresh) == {}
+    assert all(torch.equal(fresh[name], tensor) for name, tensor in saved.items())
+    assert {name: tensor.data_ptr() for name, tensor in fresh.items()} == places
+
+
+def test_a_checkpoint_of_an_earlier_version_is_loaded(tmp_path):
+    """Written by hand as versions without sharded checkpoints wrote them."""
+    (tmp_path / "checkpoints").mkdir()
+    path = tmp_path / "checkpoints" / "000000007.safetensors"
+    save_file({"w": torch.full((4,), 7.0), "random.cuda.0": torch.zeros(16, dtype=torch.uint8)}, path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    of_values = hashlib.sha256(b'{"step": 7}').hexdigest()
+    manifest = {"step": 7, "sha256": digest, "values": {"step": 7}, "values_sha256": of_values}
+    path.with_suffix(".json").write_text(json.dumps(manifest) + "\n")
+    assert load(tmp_path) == 7
+
+
+@pytest.mark.parametrize("do", [lambda folder: save(folder, 1), load, checkpoint.sweep])
+def test_a_folder_that_leads_elsewhere_is_refused(tmp_path, do):
+    cell, elsewhere = tmp_path / "cell", tmp_path / "elsewhere"
+    cell.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "000000001.safetensors").touch()
+    (cell / "checkpoints").symlink_to(elsewhere)
+    with pytest.raises(ValueError, match="checkpoints must be a directory of its cell, got a link in cell"):
+        do(cell)
+    assert [path.name for path in elsewhere.iterdir()] == ["000000001.safetensors"]
 
 
 def test_the_librarys_own_error_of_a_full_disk_is_an_error_of_the_system(tmp_path):
@@ -113,7 +190,7 @@ def test_a_manifest_without_its_tensors_is_none(tmp_path):
     save(tmp_path, 1)
     (tmp_path / "checkpoints" / "000000001.safetensors").unlink()
     with pytest.warns(UserWarning, match="is damaged"):
-        assert checkpoint.load(tmp_path) is None
+        assert load(tmp_path) is None
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_and_no_part_of_a_new_one(tmp_path, monkeypatch):
@@ -126,9 +203,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_no_part_of_a_new_one(tmp_pat
     with pytest.raises(OSError, match="No space"):
         save(tmp_path, 2)
     assert not list((tmp_path / "checkpoints").glob("*.part"))
-    found = checkpoint.load(tmp_path)
-    assert found is not None
-    assert found.values == {"step": 1}
+    assert load(tmp_path) == 1
 
 
 def test_a_write_is_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -139,3 +214,21 @@ def test_a_write_is_whole_or_not_at_all(tmp_path, monkeypatch):
         disk.write(path, b"{}")
     assert json.loads(path.read_text()) == {"old": 1}
     assert not path.with_name("a.json.part").exists()
+
+
+def test_a_snapshot_holds_the_tensors_themselves_and_sets_the_random_state(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    optimizer = SGDM(model.parameters(), 0.1, 0.9)
+    checkpoint.save(tmp_path, 1, snapshot(model, optimizer), {})
+    expected = model.weight.detach().clone(), torch.rand(5)
+    with torch.no_grad():
+        model.weight.zero_()
+    tensors = snapshot(model, optimizer)
+    assert sorted(tensors) == [
+        "model.bias", "model.weight", "optimizer.bias.momentum_buffer", "optimizer.weight.momentum_buffer",
+        "random.cpu",
+    ]  # fmt: skip
+    assert checkpoint.load(tmp_path, tensors) == {}
+    set_random(model, tensors)
+    assert torch.equal(model.weight, expected[0])
+    assert torch.equal(torch.rand(5), expected[1])

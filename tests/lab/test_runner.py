@@ -353,7 +353,7 @@ class RungAfter:
 @pytest.mark.parametrize("looks", [4, 7])
 def test_a_stopped_study_goes_on_to_the_bits_of_one_that_was_not(tmp_path, monkeypatch, looks):
     whole = run(study(), out=tmp_path / "whole")
-    monkeypatch.setattr(runner, "listening", lambda: nullcontext(RungAfter(looks)))
+    monkeypatch.setattr(runner, "listening", lambda **_: nullcontext(RungAfter(looks)))
     stops = 0
     while (cut := run(study(), out=tmp_path / "cut")).status != "done":
         stops += 1

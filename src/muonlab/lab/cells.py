@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from muonlab.lab import checkpoint
-from muonlab.lab.desk import Stopped
+from muonlab.lab.desk import Desk, Stopped
 from muonlab.lab.disk import FULL_DISK, sha256
 from muonlab.lab.environment import load
+from muonlab.lab.ranks import ALONE, LostRank, Ranks
 from muonlab.lab.rowfiles import RowFiles
 from muonlab.lab.settings import Settings
+from muonlab.lab.spec import Spec
 from muonlab.lab.store import CellFolder, largest, locked
 
 Outcome = Literal["done", "failed", "stopped"]
@@ -47,6 +49,23 @@ class Job:
     session: int = 0
     data_hash: str | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what other ranks need to take part, as plain values."""
+        return {
+            "folder": str(self.folder.absolute()),
+            "spec": self.spec.to_dict(),
+            "work": self.work,
+            "data": None if self.data is None else str(self.data.absolute()),
+            "checkpoint_seconds": self.checkpoint_seconds,
+            "data_hash": self.data_hash,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Job:
+        """Return the job of :meth:`to_dict`; the work of ranks together is training."""
+        paths = {"folder": Path(values["folder"]), "data": None if values["data"] is None else Path(values["data"])}
+        return cls(**{**values, **paths, "spec": Spec(**values["spec"])})
+
 
 class CellDesk:
     """The :class:`muonlab.lab.desk.Desk` of a cell."""
@@ -74,6 +93,33 @@ class CellDesk:
         self._show(done, total, numbers)
 
 
+class QuietDesk:
+    """The desk of a rank that is not the leader: nothing is written or shown; the folder is for shards."""
+
+    def __init__(self, job: Job, stopping: Callable[[], bool]) -> None:
+        self.folder, self.data, self.data_hash = job.folder, job.data, job.data_hash
+        self.checkpoint_seconds = job.checkpoint_seconds
+        self._stopping = stopping
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the work should save and stop."""
+        return self._stopping()
+
+    def begin(self, lines: dict[str, int]) -> None:
+        """Do nothing."""
+
+    def write(self, row: dict[str, Any], file: str = "metrics") -> None:
+        """Do nothing."""
+
+    def lines(self) -> dict[str, int]:
+        """Return that there are none."""
+        return {}
+
+    def progress(self, done: int, total: int, **numbers: float) -> None:
+        """Do nothing."""
+
+
 def function_of(work: str) -> Callable[..., Any]:
     """Return the function that ``module:function`` names."""
     module, _, name = work.partition(":")
@@ -81,10 +127,11 @@ def function_of(work: str) -> Callable[..., Any]:
     return function
 
 
-def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
-    """Run a cell to its end, its failure or the bell, and mark its folder accordingly.
+def run_cell(job: Job, stopping: Callable[[], bool], show: Show, ranks: Ranks = ALONE) -> Outcome:
+    """Run a cell to its end, its failure or the bell, and mark its folder accordingly; among ranks, on the leader.
 
-    A full disk is not the cell's failure: it is raised, and the cell stays open.
+    A full disk, a lost rank and an error that not all ranks have are not the cell's failure: they are raised, and the
+    cell stays open.
     """
     folder = CellFolder(job.folder)
     with locked(job.folder), threads(job.spec.threads):
@@ -93,13 +140,14 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
         checkpoint.sweep(job.folder)
         history = folder.begin(jobs=job.jobs, session=job.session, load=load())
         desk = CellDesk(job, stopping, show)
+        ranks.tell("job", job.to_dict())
         try:
-            summary = function_of(job.work)(job.spec, desk)
+            summary = _worked(job, desk, ranks)
             rows = desk.lines()
         except Stopped:
             return "stopped"
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in FULL_DISK:
+            if not _is_of_the_cell(error, ranks):
                 raise
             folder.fail({"error": describe(error), "traceback": traceback.format_exc(), "time": time.time()})
             return "failed"
@@ -109,6 +157,38 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show) -> Outcome:
         history["load"] = largest(history["load"], desk.load, load())
         folder.finish({"summary": summary, "rows_sha256": hashes, **history, "time": time.time()})
     return "done"
+
+
+def take_part(job: Job, stopping: Callable[[], bool], ranks: Ranks) -> None:
+    """Work on a cell beside the leader, who marks its folder; an error that not all ranks have is raised."""
+    with threads(job.spec.threads):
+        try:
+            _worked(job, QuietDesk(job, stopping), ranks)
+        except Stopped:
+            return
+        except Exception as error:
+            if not _is_of_the_cell(error, ranks):
+                raise
+
+
+def _is_of_the_cell(error: Exception, ranks: Ranks) -> bool:
+    """Return whether all ranks have the same error, after which they can go on with the next cell together."""
+    if isinstance(error, LostRank) or (isinstance(error, OSError) and error.errno in FULL_DISK):
+        return False
+    return ranks.alike(describe(error))
+
+
+def _worked(job: Job, desk: Desk, ranks: Ranks) -> Any:
+    """Do the work of a job; ranks are together again when all have done it, or all have stopped."""
+    ranks.together = False
+    with ranks.minding():
+        try:
+            result = function_of(job.work)(job.spec, desk, *([ranks] if ranks.joined else []))
+        except Stopped:
+            ranks.together = True
+            raise
+    ranks.together = True
+    return result
 
 
 def describe(error: BaseException) -> str:

@@ -1,4 +1,9 @@
-"""Checkpoints that a kill cannot spoil and a flipped bit cannot pass: safetensors and a manifest with its hash."""
+"""Checkpoints that a kill cannot spoil and a flipped bit cannot pass: safetensors and a manifest with their hashes.
+
+Tensors that lie whole on each rank are one file, ``checkpoints/STEP.safetensors``, which rank 0 writes. Sharded ones
+are a folder, ``checkpoints/STEP``, with a file of each rank. Either is read by any number of ranks; ``STEP.json`` says
+which of the two it is.
+"""
 
 from __future__ import annotations
 
@@ -6,75 +11,216 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from muonlab.lab.disk import settle, sha256, write
+from muonlab.lab.disk import FULL_DISK, settle, sha256, write
+from muonlab.lab.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FOLDER = "checkpoints"
 KEPT = 2
+OURS = re.compile(r"\d{9}(-again)?(\.safetensors)?|\.tmp.*|.*\.part")
+"""Names of what we, or safetensors on its way, put beside the manifests."""
 
 
-class Checkpoint(NamedTuple):
-    """Tensors and plain values as they were saved."""
+def save(
+    folder: Path, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any], ranks: Ranks = ALONE
+) -> None:
+    """Save under ``folder/checkpoints``, called on every rank; what fails on one of them is raised on all.
 
-    tensors: dict[str, Tensor]
-    values: dict[str, Any]
+    The manifest comes last, so that half a checkpoint is none.
+    """
+    from muonlab.lab.sharded import is_sharded
+
+    place, name = folder / FOLDER, f"{step:09d}"
+    with together(ranks):
+        if ranks.leader:
+            _check_place(folder)
+            place.mkdir(exist_ok=True)
+            _drop_strays(place)
+    if any(is_sharded(tensor) for tensor in tensors.values()):
+        content = _save_shards(place, name, tensors, ranks)
+    else:
+        content = _save_whole(place, name, tensors, ranks)
+    with together(ranks):
+        if ranks.leader:
+            manifest = {"step": step, **content, "values": dict(values), "values_sha256": _hash(values)}
+            write(place / f"{name}.json", (json.dumps(manifest, allow_nan=False) + "\n").encode())
+            there = sorted(path.stem for path in place.glob("*.json"))
+            later = [stem for stem in there if stem > name]  # damaged, or this run would have gone on from them
+            for stem in [*later, *[stem for stem in there if stem <= name][:-KEPT]]:
+                (place / f"{stem}.json").unlink()
+            _drop_strays(place)
 
 
-def save(folder: Path, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Save under ``folder/checkpoints``; the manifest comes last, so that half a checkpoint is none."""
-    place = folder / FOLDER
-    place.mkdir(exist_ok=True)
-    name = f"{step:09d}"
-    digest = save_tensors(place / f"{name}.safetensors", tensors)
-    manifest = {"step": step, "sha256": digest, "values": dict(values), "values_sha256": _hash(values)}
-    write(place / f"{name}.json", (json.dumps(manifest, allow_nan=False) + "\n").encode())
-    there = sorted(path.stem for path in place.glob("*.json"))
-    later = [stem for stem in there if stem > name]  # damaged, or this run would have gone on from them
-    for stem in [*later, *[stem for stem in there if stem <= name][:-KEPT]]:
-        for suffix in (".json", ".safetensors"):
-            (place / f"{stem}{suffix}").unlink(missing_ok=True)
+def _save_whole(place: Path, name: str, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Any]:
+    content = {}
+    with together(ranks):
+        if ranks.leader:
+            content["sha256"] = save_tensors(place / f"{name}.safetensors", tensors)
+    return content
+
+
+def _save_shards(place: Path, name: str, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Any]:
+    from muonlab.lab.sharded import write_shards
+
+    part = place / f"{name}.{_agreed(ranks, secrets.token_hex(4))}.part"  # not where ranks of a killed run still write
+    content: dict[str, Any] = {}
+    try:
+        with together(ranks):
+            if ranks.leader:
+                part.mkdir()
+        with together(ranks):
+            write_shards(part, tensors, ranks.group)
+        with together(ranks):
+            if ranks.leader:
+                files = {path.name: sha256(path) for path in sorted(part.iterdir())}
+                free = next(path for path in (place / name, place / f"{name}-again") if not path.exists())
+                settle(part, free)
+                content = {"folder": free.name, "files": files}
+    finally:
+        if ranks.leader:
+            shutil.rmtree(part, ignore_errors=True)
+    return content
+
+
+def load(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks = ALONE) -> dict[str, Any] | None:
+    """Fill tensors in place from the newest sound checkpoint; called on every rank, with its tensors or shards.
+
+    Args:
+        folder: of the cell.
+        tensors: by the names that they were saved under; the checkpoint may hold others, too.
+        ranks: who loads together; any number, whoever saved.
+
+    Returns:
+        The values that were saved, or None if there is no sound checkpoint. Damaged ones are warned of.
+    """
+    manifest = None
+    with together(ranks):
+        if ranks.leader:
+            _check_place(folder)
+            manifest = _newest(folder)
+    manifest = _agreed(ranks, manifest)
+    if manifest is None:
+        return None
+    with together(ranks):
+        _fill(tensors, folder / FOLDER, manifest)
+    values: dict[str, Any] = manifest["values"]
+    return values
+
+
+def _newest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of the newest sound checkpoint; warn of those that are damaged."""
+    for path in sorted((folder / FOLDER).glob("*.json"), reverse=True):
+        try:
+            manifest: dict[str, Any] = json.loads(path.read_bytes())
+            if manifest["values_sha256"] == _hash(manifest["values"]) and _is_sound(path, manifest):
+                return {**manifest, "name": path.stem}
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        said = f"checkpoint {path.stem} of {folder.name} is damaged: going on from the one before it, or from the start"
+        warnings.warn(said, stacklevel=3)
+    return None
+
+
+def _is_sound(path: Path, manifest: Mapping[str, Any]) -> bool:
+    data = path.parent / _data(path.stem, manifest)
+    if "files" not in manifest:
+        return bool(sha256(data) == manifest["sha256"])
+    return bool({file.name: sha256(file) for file in data.iterdir()} == manifest["files"])
+
+
+def _data(name: str, manifest: Mapping[str, Any]) -> str:
+    """Return the name of the file or folder that a manifest is about, in the manifest's own folder."""
+    return Path(manifest["folder"]).name if "files" in manifest else f"{name}.safetensors"
+
+
+def _fill(tensors: Mapping[str, Tensor], place: Path, manifest: Mapping[str, Any]) -> None:
+    from muonlab.lab import sharded
+
+    data = place / _data(manifest["name"], manifest)
+    in_shards = "files" in manifest
+    found = sharded.shapes_of_shards(data) if in_shards else sharded.shapes_of_file(data)
+    for name, tensor in tensors.items():  # all of them before any is changed
+        if found.get(name) != tuple(tensor.shape):
+            there = f"shape {list(found[name])}" if name in found else "none"
+            raise ValueError(
+                f"checkpoint {manifest['name']} of {place.parent.name} must have {name} of shape {list(tensor.shape)}, "
+                f"got {there}: remove {FOLDER}/ of that cell to begin it anew"
+            )
+    if in_shards:
+        sharded.read_shards(data, tensors)
+    else:
+        sharded.read_file(data, tensors)
+
+
+@contextmanager
+def together(ranks: Ranks) -> Iterator[None]:
+    """Do a part of the work on each rank and wait for all: if it fails on one, no rank goes on, and none hangs."""
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as own:
+        error = own
+    ranks.barrier()  # as patient as a slow disk needs
+    number = error.errno if isinstance(error, OSError) else None
+    failed, *full = ranks.any(error is not None, *(number == code for code in FULL_DISK))
+    if error is not None:
+        raise error
+    for code in (code for code, is_full in zip(FULL_DISK, full, strict=True) if is_full):
+        raise OSError(code, f"{os.strerror(code)}, on another rank")
+    if failed:
+        raise RuntimeError("checkpoints must be saved and loaded by all ranks, got an error on another: see its words")
+
+
+def _agreed(ranks: Ranks, value: Any) -> Any:
+    """Return the leader's value on every rank."""
+    if not ranks.leader:
+        return ranks.hear("checkpoint")
+    ranks.tell("checkpoint", value)
+    return value
 
 
 def _hash(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def load(folder: Path) -> Checkpoint | None:
-    """Return the newest sound checkpoint, or None if there is none; warn of those that are damaged."""
-    from safetensors.torch import load_file
-
-    for path in sorted((folder / FOLDER).glob("*.json"), reverse=True):
-        tensors = path.with_suffix(".safetensors")
-        try:
-            manifest = json.loads(path.read_bytes())
-            whole = manifest["values_sha256"] == _hash(manifest["values"])
-            if whole and sha256(tensors) == manifest["sha256"]:
-                return Checkpoint(load_file(tensors), manifest["values"])
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        said = f"checkpoint {path.stem} of {folder.name} is damaged: going on from the one before it, or from the start"
-        warnings.warn(said, stacklevel=2)
-    return None
+def _check_place(folder: Path) -> None:
+    if (folder / FOLDER).is_symlink():
+        raise ValueError(f"{FOLDER} must be a directory of its cell, got a link in {folder.name}: remove the link")
 
 
 def sweep(folder: Path) -> None:
     """Remove what a kill has left half written; only for the one that holds the cell's lock."""
-    place = folder / FOLDER
-    if place.is_symlink():
-        raise ValueError(f"{FOLDER} must be a directory of its cell, got a link in {folder.name}: remove the link")
-    for path in [*folder.glob("*.part"), *place.glob("*.part"), *folder.glob(".tmp*"), *place.glob(".tmp*")]:
+    _check_place(folder)
+    for path in [*folder.glob("*.part"), *folder.glob(".tmp*")]:
         path.unlink()
-    for path in place.glob("*.safetensors"):
-        if not path.with_suffix(".json").exists():
+    _drop_strays(folder / FOLDER)
+
+
+def _drop_strays(place: Path) -> None:
+    """Remove what is of ours and no manifest is about."""
+    kept = {name for path in place.glob("*.json") for name in _names(path)}
+    for path in [path for path in place.glob("*") if OURS.fullmatch(path.name) and path.name not in kept]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
             path.unlink()
+
+
+def _names(path: Path) -> tuple[str, ...]:
+    try:
+        return (_data(path.stem, json.loads(path.read_bytes())),)
+    except (OSError, ValueError, KeyError, TypeError):  # damaged: what it was about may still be looked at
+        return (path.stem, f"{path.stem}.safetensors")
 
 
 def remove(folder: Path) -> None:

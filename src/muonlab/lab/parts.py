@@ -6,9 +6,12 @@ import torch
 from torch import nn
 
 from muonlab import _checks
+from muonlab.lab import parallel
 from muonlab.lab.data import Data, datasets
 from muonlab.lab.models import build, models
+from muonlab.lab.ranks import ALONE, Ranks
 from muonlab.lab.spec import Spec
+from muonlab.optim.layout import whole
 from muonlab.optim.views import as_matrices
 from muonlab.polynomials import preset
 
@@ -16,12 +19,13 @@ FITTED_ON = 5_000
 """Training images from which a model with ``fit`` takes its fixed first layer."""
 
 
-def check(spec: Spec, available: int | None = None) -> None:
+def check(spec: Spec, available: int | None = None, ranks: Ranks = ALONE) -> None:
     """Refuse a spec that asks for what is not there, before any cell is run.
 
     Args:
         spec: of a cell.
         available: training examples (tokens of text), as far as known.
+        ranks: that are to train it together.
     """
     _checks.one_of("model", spec.model, tuple(models()))
     data = _checks.one_of("dataset", spec.dataset, tuple(datasets()))
@@ -29,6 +33,7 @@ def check(spec: Spec, available: int | None = None) -> None:
     with torch.device("meta"):
         model = build(spec.model, shape=shape, classes=datasets()[data].classes, **model_options(spec))
     watched_parameter(spec, model)
+    parallel.check(model, spec.batch_size, spec.device, ranks)
     if available is not None:
         lengths(spec, available if len(shape) > 1 else (available - 1) // shape[0])
     if spec.polynomial != "taylor":
@@ -87,4 +92,4 @@ def watched_parameter(spec: Spec, model: nn.Module) -> nn.Parameter | None:
 def nuclear_norm(p: nn.Parameter) -> float:
     """Return the nuclear norm of a parameter's gradient, seen as a matrix of out × rest."""
     assert p.grad is not None
-    return float(torch.linalg.svdvals(as_matrices(p.grad, "flatten").cpu().double()).sum())
+    return float(torch.linalg.svdvals(as_matrices(whole(p.grad), "flatten").cpu().double()).sum())

@@ -8,12 +8,16 @@ from typing import Any
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from muonlab.lab.ranks import ALONE, Ranks
 from muonlab.lab.spec import Spec
 from muonlab.optim import SGDM, Muon, MuonWithAux, NewtonSchulz, split_params
 
 
-def optimizer_of(spec: Spec, model: nn.Module) -> Optimizer:
-    """Build the optimizer of a run; auxiliary updates are the same whatever the main optimizer is."""
+def optimizer_of(spec: Spec, model: nn.Module, ranks: Ranks = ALONE) -> Optimizer:
+    """Build the optimizer of a run; auxiliary updates are the same whatever the main optimizer is.
+
+    Replicas of a model (DDP) share the work of Muon over their group; of shards the parameters say it themselves.
+    """
     head = "auto" if spec.main_on == "hidden" else None
     split = split_params(model, rules=getattr(model, "matrix_rules", {}), head=head)
     main: dict[str, Any] = {"lr": spec.lr, "momentum": spec.momentum, "weight_decay": spec.weight_decay}
@@ -21,6 +25,7 @@ def optimizer_of(spec: Spec, model: nn.Module) -> Optimizer:
     if spec.optimizer == "sgdm":
         matrices = [{"params": group["params"], **main} for group in split.matrices]
         return SGDM([*matrices, *rest], spec.lr, spec.momentum)
+    main["process_group"] = ranks.group if ranks.parallel == "ddp" else None
     muon = Muon.paper(split.matrices, variant="experiments", **main, **_orthogonalizer(spec))
     return MuonWithAux(muon, SGDM(rest, spec.lr, spec.momentum)) if rest else muon
 

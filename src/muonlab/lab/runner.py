@@ -12,15 +12,20 @@ from typing import Any
 from muonlab import _checks
 from muonlab.lab.bell import Bell, listening
 from muonlab.lab.board import Board, board
-from muonlab.lab.cells import Job, Outcome, Show, run_cell
+from muonlab.lab.cells import Job, Outcome, Show, run_cell, take_part
 from muonlab.lab.disk import FULL_DISK
 from muonlab.lab.environment import environment
 from muonlab.lab.planning import Planned, by_name, check, identified, planned
+from muonlab.lab.ranks import ALONE, Ranks
 from muonlab.lab.results import Results, listed, load_results, read_cell, sessions_of
+from muonlab.lab.spec import Spec
 from muonlab.lab.store import head, opened, read_head, write_json
 from muonlab.lab.studies import find
 from muonlab.lab.study import PROFILES, Profile, Study
 from muonlab.lab.workers import run_side_by_side
+
+TRAINING = Study.work
+"""The work that several ranks can do together."""
 
 
 def run(
@@ -38,6 +43,7 @@ def run(
     checkpoint_seconds: float = 60.0,
     progress: bool = False,
     notes: Mapping[str, Any] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Results:
     """Run the cells of a study that are not done; return all that were asked for.
 
@@ -59,6 +65,7 @@ def run(
         checkpoint_seconds: between checkpoints.
         progress: whether to show progress on the standard error.
         notes: kept with the session in ``env.json``; the command line notes which rules will judge the run.
+        ranks: processes that train each cell together, of which this is the leader; the others :func:`follow` it.
 
     Example:
         >>> import tempfile
@@ -70,6 +77,7 @@ def run(
     study = find(study) if isinstance(study, str) else study
     _checks.integer("jobs", jobs, at_least=1)
     _checks.non_negative("checkpoint_seconds", checkpoint_seconds)
+    _check_together(study, jobs, ranks)
     if out is not None and not os.fspath(out):
         raise ValueError("--out must name a directory, got an empty name: leave it away for runs/STUDY-PROFILE")
     folder = Path("runs") / f"{study.name}-{profile}" if out is None else Path(out)
@@ -77,23 +85,51 @@ def run(
     count = _threads(threads, jobs, folder, study.profiles[profile])  # type: ignore[index]
     cells = study.cells(profile, seeds=seeds, device=device, threads=count, settings=settings)
     root = None if data is None else Path(data)
-    with _room(folder), listening() as bell:
+    with _room(folder), listening(patient=ranks.joined) as bell:  # torchrun may pass a signal on that came by itself
         origins = identified(cells, root, bell, visible=progress)
         of = head(study, profile, {**(settings or {}), "device": device, "threads": count}, by_name(origins))
         all_cells = planned(folder, study, cells, origins)
         if _todo(all_cells, retry=retry):  # before anything is written
             check(study, all_cells)
+            _check_spread(all_cells, ranks)
         with opened(folder, of):
             todo = _todo(all_cells, retry=retry)  # as it is now that nobody else writes
-            session = _write_about(folder, all_cells, study, dict(notes or {}), begun=bool(todo))
+            about = {**(notes or {}), "ranks": ranks.size, "parallel": ranks.parallel}
+            session = _write_about(folder, all_cells, study, about, begun=bool(todo))
             work = [
                 Job(one.folder.path, one.cell.spec, study.work, root, checkpoint_seconds, jobs, session, one.data_hash)
                 for one in todo
             ]
             names = [f"{one.cell.label}, seed {one.cell.spec.seed}" for one in todo]
             with board(study.name, len(work), visible=progress) as shown:
-                _run_all(work, names, jobs, bell, shown)
+                _run_all(work, names, jobs, bell, shown, ranks)
     return load_results(folder, [one.folder.path.name for one in all_cells])
+
+
+def follow(ranks: Ranks) -> int:
+    """Take part in every cell that the leader begins, until it says that it ends; return its exit code."""
+    with listening(patient=True) as bell:
+        while "end" not in (word := ranks.hear("job")):
+            take_part(Job.from_dict(word), lambda: bell.rung, ranks)
+    return int(word["end"])
+
+
+def _check_together(study: Study, jobs: int, ranks: Ranks) -> None:
+    if not ranks.joined:
+        return
+    if jobs > 1:
+        raise ValueError(f"--jobs must be 1 under torchrun, whose ranks work on one cell together, got {jobs}: drop it")
+    if study.work != TRAINING:
+        raise ValueError(f"{study.name} measures one process, got torchrun: run it as muonlab run {study.name} …")
+
+
+def _check_spread(cells: Sequence[Planned], ranks: Ranks) -> None:
+    if ranks.joined:
+        from muonlab.lab.parts import check as check_spec
+
+        for one in cells:
+            assert isinstance(one.cell.spec, Spec)
+            check_spec(one.cell.spec, one.examples, ranks)
 
 
 def _todo(cells: Sequence[Planned], *, retry: bool) -> list[Planned]:
@@ -106,7 +142,8 @@ def _threads(asked: int | None, jobs: int, folder: Path, profile: Profile) -> in
     found = read_head(folder)
     if found is not None:  # its cells are of so many threads, whatever machine this is
         return int(found["settings"]["threads"])
-    return profile.threads or max(1, (os.cpu_count() or 1) // jobs)
+    together = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # ranks on this machine
+    return profile.threads or max(1, (os.cpu_count() or 1) // (jobs * together))
 
 
 def _write_about(folder: Path, cells: Sequence[Planned], study: Study, notes: dict[str, Any], *, begun: bool) -> int:
@@ -126,20 +163,23 @@ def _write_about(folder: Path, cells: Sequence[Planned], study: Study, notes: di
     return len(sessions) - 1
 
 
-def _run_all(jobs: Sequence[Job], names: Sequence[str], count: int, bell: Bell, shown: Board) -> None:
-    with closing(_outcomes(jobs, names, count, bell, shown)) as outcomes:
+def _run_all(jobs: Sequence[Job], names: Sequence[str], count: int, bell: Bell, shown: Board, ranks: Ranks) -> None:
+    with closing(_outcomes(jobs, names, count, bell, shown, ranks)) as outcomes:
         for number, outcome in outcomes:
             shown.end(names[number], _words(jobs[number], outcome))
 
 
 def _outcomes(
-    jobs: Sequence[Job], names: Sequence[str], count: int, bell: Bell, shown: Board
+    jobs: Sequence[Job], names: Sequence[str], count: int, bell: Bell, shown: Board, ranks: Ranks
 ) -> Generator[tuple[int, Outcome]]:
     if count == 1:
         for number, job in enumerate(jobs):
             if bell.rung:
                 return
-            yield number, run_cell(job, lambda: bell.rung, shown.begin(names[number]))
+            outcome = run_cell(job, lambda: bell.rung, shown.begin(names[number]), ranks)
+            yield number, outcome
+            if outcome == "stopped":  # perhaps because another rank was asked to
+                return
         return
     shows: dict[int, Show] = {}
 

@@ -10,23 +10,28 @@ from torch.optim.optimizer import Optimizer
 
 
 def snapshot(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the tensors of a model, of its optimizer's state, and of the random generators."""
+    """Return the tensors of a model and of its optimizer's state themselves, and copies of the random states.
+
+    The same names serve for saving and for loading: a checkpoint fills them in place, and :func:`set_random` sets
+    the generators, which have no tensor to fill.
+    """
     tensors = dict(_tensors(model, optimizer))
     tensors["random.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors |= {f"random.cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    for device in _cuda(model):
+        tensors["random.cuda"] = torch.cuda.get_rng_state(device)
     return tensors
 
 
-@torch.no_grad()
-def restore(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Write a snapshot back into a model and an optimizer that were built alike."""
-    for name, tensor in _tensors(model, optimizer):
-        tensor.copy_(tensors[name])
+def set_random(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Set the random generators to the states in a snapshot of the model that a checkpoint has filled."""
     torch.set_rng_state(tensors["random.cpu"])
-    for i in range(torch.cuda.device_count()):
-        if f"random.cuda.{i}" in tensors:
-            torch.cuda.set_rng_state(tensors[f"random.cuda.{i}"], i)
+    for device in _cuda(model):
+        torch.cuda.set_rng_state(tensors["random.cuda"], device)
+
+
+def _cuda(model: nn.Module) -> list[torch.device]:
+    """Return the device that a model is on if it has a random generator of its own to save."""
+    return [p.device for p in model.parameters() if p.device.type == "cuda"][:1]
 
 
 def _tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
