@@ -18,6 +18,10 @@ from torch import nn
 
 from muonlab import Muon, MuonWithAux, NewtonSchulz, split_params
 from muonlab.diagnostics import Recorder, Spectrum, respond, spectrum
+from muonlab.optim.layout.blocks import cut
+from muonlab.optim.layout.exchange import Item, Leg, Route, elements_sent, from_owners, to_owners
+from muonlab.optim.layout.grid import Grid
+from muonlab.optim.layout.plan import assign
 from muonlab.polynomials import Schedule, preset, taylor
 from muonlab.theory import alignment_floor
 
@@ -139,8 +143,92 @@ def floors(spectra: dict[str, Spectrum], folder: Path) -> None:
     save(figure, folder, "floors")
 
 
+MATRICES = {"A": (6, 6), "B": (5, 4), "C": (2, 8)}
+RANKS, LANE, HELD, OWNED, RESULT = 3, 9.0, 0.0, 33.0, 54.0  # ranks, height of a rank's lane, left edges of columns
+
+
+def distributed(folder: Path) -> None:
+    """Draw where three matrices lie on three ranks, who owns each, and every message of a step."""
+    figure, axes = plt.subplots(2, 1, figsize=(10, 8.6))
+    for axis, (name, grid) in zip(
+        axes, {"shards (FSDP2)": Grid.of(1, RANKS), "copies (DDP)": Grid.of(RANKS, 1)}.items(), strict=True
+    ):
+        blocks = [cut(shape, "flatten", 0, grid.shards)[0] for shape in MATRICES.values()]
+        owners = assign([m * m * n for m, n in (sorted(shape) for shape in MATRICES.values())], RANKS)
+        items = [Item(block, owner) for block, owner in zip(blocks, owners, strict=True)]
+        for rank in range(RANKS):
+            axis.axhspan(-LANE * rank - 7.6, -LANE * rank + 0.6, color="0.95", zorder=0)
+            axis.text(-1.2, -LANE * rank - 3.5, f"rank {rank}", ha="right", va="center", fontweight="bold")
+            for left, letters in ((HELD, "ABC"), (RESULT, ("A\u2032", "B\u2032", "C\u2032"))):
+                for i, letter in enumerate(letters):
+                    rows = items[i].block.sizes[grid.shard[rank]]
+                    draw_piece(axis, place(i, left), -LANE * rank, rows, i, letter, after=left > 0)
+            for i in (i for i, item in enumerate(items) if item.owner == rank):
+                rows, columns = MATRICES["ABC"[i]]
+                draw_piece(axis, OWNED, -LANE * rank, rows, i, "ABC"[i], edge=1.8)
+                axis.text(OWNED + columns + 0.6, -LANE * rank - rows / 2, "owner", va="center", fontsize=8)
+        sent = [draw_messages(axis, items, grid, route) for route in (to_owners, from_owners)]
+        assert sum(sent) == sum(elements_sent(item, grid) for item in items)
+        gather = f"pieces to owners\nall_to_all, {sent[0]} elements" if sent[0] else "nothing\nto send"
+        titles = (
+            "1  momentum moves on\nwhere it lies",
+            f"2  {gather}",
+            "3  each owner\northogonalizes",
+            f"4  results to everyone\n{'all_to_all' if sent[0] else 'broadcast'}, {sent[1]} elements",
+            "5  decay and update\nwhere the weights lie",
+        )
+        for x, title in zip((10, 25.5, 37.3, 49, 65), titles, strict=True):
+            axis.text(x, 1.4, title, ha="center", va="bottom", fontsize=9)
+        axis.set_title(name, loc="left", fontweight="bold", pad=16)
+        axis.set(xlim=(-6, 76), ylim=(-LANE * RANKS + 0.8, 3.2), aspect="equal")
+        axis.axis("off")
+    save(figure, folder, "distributed")
+
+
+def place(i: int, left: float) -> float:
+    """Return the left edge of a matrix in its column."""
+    return left + sum(columns + 1.2 for _, columns in list(MATRICES.values())[:i])
+
+
+def draw_piece(
+    axis: plt.Axes, x: float, y: float, rows: int, i: int, letter: str, *, after: bool = False, edge: float = 0.8
+) -> None:
+    columns = list(MATRICES.values())[i][1]
+    if not rows:
+        axis.text(x + columns / 2, y - 0.7, "none", ha="center", va="center", fontsize=8, color="dimgrey")
+        return
+    face = {"facecolor": COLOURS[i], "alpha": 0.75 if after else 0.3}
+    axis.add_patch(plt.Rectangle((x, y - rows), columns, rows, linewidth=0, **face))
+    axis.add_patch(plt.Rectangle((x, y - rows), columns, rows, fill=False, edgecolor=COLOURS[i], linewidth=edge))
+    axis.text(x + columns / 2, y - rows / 2, letter, ha="center", va="center", fontsize=9 if rows > 1 else 7)
+
+
+def draw_messages(axis: plt.Axes, items: list[Item], grid: Grid, route: Route) -> int:
+    """Draw an arrow for every message of an exchange; return the elements that are sent."""
+    sent = 0
+    for me in range(RANKS):
+        for leg in route(items, Grid(grid.replica, grid.shard, me)).out:
+            sent += leg.elements
+            (x0, y0), (x1, y1) = ends(leg, me, items, route)
+            style = {"arrowstyle": "-|>", "color": COLOURS[leg.item], "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
+            axis.annotate("", (x1, y1), (x0, y0), arrowprops=style)
+    return sent
+
+
+def ends(leg: Leg, me: int, items: list[Item], route: Route) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return where the arrow of a message begins and ends: between a rank's pieces and the owner's matrix."""
+    rows, columns = MATRICES["ABC"[leg.item]]
+    owner, other = items[leg.item].owner, leg.rank if route is from_owners else me
+    height = -LANE * owner - rows * (1 + other) / (RANKS + 1)
+    beside = -LANE * other - 1.0 - 1.6 * leg.item
+    if route is to_owners:
+        return (place(3, HELD) - 0.6, beside), (OWNED - 0.4, height)
+    return (OWNED + columns + 4.6, height), (RESULT - 0.6, beside)
+
+
 def main(folder: Path) -> None:
     style()
+    distributed(folder)
     rows, spectra = train()
     singular_values(spectra, folder)
     factors(rows, folder)
