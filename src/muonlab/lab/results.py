@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class CellResult:
         sessions: the environments that it was run in, by number.
         folder: where it lies.
         load: the largest seen, in processes for each core; None where it is unknown.
+        ranks: numbers of processes that trained it together, in turn.
+        beside: numbers of processes that trained the other cells of its study.
         recorded: rows of ``certificates.jsonl``; None reads them when they are asked for.
     """
 
@@ -46,6 +48,8 @@ class CellResult:
     sessions: tuple[int, ...]
     folder: Path = field(repr=False)
     load: float | None = None
+    ranks: tuple[int, ...] = (1,)
+    beside: tuple[int, ...] = (1,)
     recorded: tuple[Mapping[str, Any], ...] | None = field(default=None, repr=False)
 
     @property
@@ -63,6 +67,8 @@ class CellResult:
         """Why its seconds are those of a shared machine; empty if they are its own."""
         if self.jobs > 1:
             return "cells ran side by side"
+        if len({*self.ranks, *self.beside}) > 1:
+            return f"cells were trained by {', '.join(map(str, sorted({*self.ranks, *self.beside})))} processes"
         return f"the machine was busy ({self.load:.1f} processes for each core)" if (self.load or 0) > BUSY else ""
 
     @property
@@ -118,8 +124,10 @@ def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = Non
     if head is None:
         raise ValueError(f"results are read from a run directory, got {folder} without a study.json: run a study first")
     environments = sessions_of(folder)
-    cells = tuple(read_cell(folder / "cells" / name) for name in (listed(folder) if names is None else names))
-    return Results(head["study"], head["profile"], head, tuple(environments), cells, folder)
+    cells = [read_cell(folder / "cells" / name) for name in (listed(folder) if names is None else names)]
+    beside = tuple(sorted({n for cell in cells if cell.sessions for n in cell.ranks}))
+    cells = [replace(cell, beside=beside) for cell in cells]
+    return Results(head["study"], head["profile"], head, tuple(environments), tuple(cells), folder)
 
 
 def listed(folder: Path, *, begun: bool = True) -> list[str]:
@@ -159,8 +167,17 @@ def read_cell(path: Path) -> CellResult:
         jobs=history.get("jobs", 1),
         sessions=tuple(history.get("sessions", ())),
         folder=path,
+        ranks=_ranks(path, history),
         load=history.get("load") if isinstance(history.get("load"), float) else None,
     )
+
+
+def _ranks(path: Path, history: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the numbers of processes of the sessions in which a cell was run; those that noted none had one."""
+    sessions = sessions_of(path.parent.parent)
+    numbers = [number for number in history.get("sessions", ()) if isinstance(number, int) and number < len(sessions)]
+    found = {sessions[number].get("ranks", 1) for number in numbers}
+    return tuple(sorted(n for n in found if isinstance(n, int))) or (1,)
 
 
 def _check_unchanged(path: Path, done: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ class MomentumOptimizer(Optimizer):
         self._layouts = layouts or Layouts()
         self._finite: dict[Tensor, Tensor | None] = {}
         self._planned: list[Any] | None = None
+        self._order = ""
         given: Any = params if isinstance(params, Tensor) else list(params)  # torch has a message for a bare tensor
         if isinstance(given, list) and not given:
             raise ValueError(
@@ -67,6 +68,7 @@ class MomentumOptimizer(Optimizer):
         """Take over unpickled or loaded state, after it was checked; what an older dictionary lacks stays as it is."""
         if "_layouts" not in self.__dict__:  # a process group cannot be unpickled: a copy works for itself
             self._layouts, self._finite, self._planned = Layouts(**state.get("distribution", {})), {}, None
+        self._order = getattr(self, "_order", "")
         state = {key: value for key, value in state.items() if key != "distribution"}
         defaults = state.get("defaults", getattr(self, "defaults", {}))
         present = getattr(self, "param_groups", [])
@@ -200,7 +202,10 @@ class MomentumOptimizer(Optimizer):
             return
         decides = [(id(m.param), m.name, m.param.shape, self._decides(m.group)) for m in members]
         changed = decides != self._planned
-        options = repr([[_told(group[name]) for name in self.checks] for group in self.param_groups])
+        if changed:  # also what no layout can see for itself: in which order they take turns
+            places = list(layouts)
+            self._order = repr([(m.name, tuple(m.param.shape), places.index(m.layout)) for m in members])
+        options = self._order + repr([[_told(group[name]) for name in self.checks] for group in self.param_groups])
         for layout in layouts:
             mine = [m for m in members if m.layout is layout]
             layout.prepare([job for m in mine for job in self._jobs(m)] if changed else None, options)

@@ -163,6 +163,7 @@ def _environment(sessions: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:
                     f"{session.get('cpu')}",
                     f"{session.get('cores')} cores",
                     *(map(str, gpus) if isinstance(gpus, list) and gpus else ["no GPU"]),
+                    *([f"{session['ranks']} processes ({session.get('parallel')})"] if session.get("parallel") else []),
                 ]
             ),
             "versions": ", ".join(
