@@ -10,7 +10,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-MODULES = ("layouts", "options", "traffic", "faults", "placements", "states", "training", "hazards")
+MODULES = (
+    "layouts",
+    "options",
+    "traffic",
+    "faults",
+    "placements",
+    "states",
+    "training",
+    "diagnostics",
+    "corners",
+    "hazards",
+)
 ALL = (1, 2, 3, 4)
 TIMEOUT = timedelta(seconds=10)
 """Of a collective: a rank that waits for one that has failed gives up after it."""

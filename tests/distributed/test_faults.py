@@ -71,6 +71,12 @@ def test_a_placement_that_is_not_served_is_refused_by_name_with_its_way_out(rank
         assert "full_tensor=True" in said or "artial" in found["placements"]
 
 
+def test_a_wire_of_float16_is_refused_by_name(ranks):
+    for kind, said in ranks(2).values("a_wire_that_loses_small_momenta_is_refused"):
+        assert kind == "ValueError"
+        assert "comm_dtype must be one of None, torch.bfloat16" in said
+
+
 def test_the_strided_case_is_one(ranks):
     [placements] = {found["placements"] for found in ranks(4).values("refused_strided")}
     assert "StridedShard" in placements or "_S(" in placements

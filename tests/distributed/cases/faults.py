@@ -268,4 +268,5 @@ for where in ("plain", "replicate", 0):
     for change in CHANGES:
         if where == "plain" or change is not _of_another_shape:
             name = f"plan{change.__name__}_{where}"
-            case(2, 3, 4, family="plan", name=name, where=where, change=change, odd=1)(_plans)
+            sizes = (2, 3, 4) if where != "replicate" and change is _without_its_group else (2,)
+            case(*sizes, family="plan", name=name, where=where, change=change, odd=1)(_plans)

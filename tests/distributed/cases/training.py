@@ -75,10 +75,10 @@ def optimizer_of(net: nn.Module, polar: str, **options: Any) -> MuonWithAux:
     return MuonWithAux(muon, aux)
 
 
-def train(net: nn.Module, optimizer: Any, data: Any, mine: slice, pieces: int = 1) -> list[float]:
+def train(net: nn.Module, optimizer: Any, data: Any, mine: slice, pieces: int = 1, steps: int = STEPS) -> list[float]:
     """Train on a rank's part of each batch, in so many micro-batches, and return its losses."""
     losses = []
-    for step in range(STEPS):
+    for step in range(steps):
         inputs, targets = (part[mine] for part in data(step))
         total = 0.0
         for i, batch in enumerate(zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True)):
@@ -169,7 +169,7 @@ def _accumulated(world: World, how: str, net: str) -> float:
     sides = []
     for pieces in (1, 4 if share % 4 == 0 else 2):
         one, options = parallel(world, make(), how)
-        train(one, optimizer_of(one, "newton_schulz", **options), data, part, pieces)
+        train(one, optimizer_of(one, "newton_schulz", **options), data, part, pieces, steps=25)
         sides.append(dict(one.named_parameters()))
     return apart(*sides)
 
