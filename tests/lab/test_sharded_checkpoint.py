@@ -29,8 +29,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from muonlab import SGDM, Muon, MuonWithAux, split_params
 from muonlab.lab import checkpoint, disk
-from muonlab.lab.ranks import Ranks
+from muonlab.lab.ranks import ALONE, Ranks
 from muonlab.lab.snapshot import snapshot
 
 SIZE = 4
@@ -303,10 +304,54 @@ def a_step_is_saved_again(world: World):
     return seen
 
 
+def muon_over(mesh: dist.DeviceMesh | None) -> tuple[nn.Module, MuonWithAux]:
+    """A model over a mesh, or whole, under Muon and momentum SGD for the rest."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 7), nn.Linear(7, 5), nn.Linear(5, 3), nn.Linear(3, 4))
+    if mesh is not None:
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(net, mesh=mesh)
+    split = split_params(net)
+    return net, MuonWithAux(Muon(split.matrices), SGDM(split.rest, 0.1, 0.9))
+
+
+def injected_step(net: nn.Module, optimizer: MuonWithAux, number: int) -> None:
+    """Take a step on gradients that every rank knows."""
+    from torch.distributed.tensor import distribute_tensor
+
+    generator = torch.Generator().manual_seed(number)
+    for p in net.parameters():
+        G = torch.randn(p.shape, generator=generator)
+        placed = hasattr(p, "device_mesh")
+        p.grad = distribute_tensor(G, p.device_mesh, p.placements, src_data_rank=None) if placed else G
+    optimizer.step()
+
+
+def the_next_step_is_the_same(world: World):
+    """Saved by four ranks after two steps; the third is taken by four, by two, by one, and without a group."""
+    net, optimizer = muon_over(world.mesh)
+    for number in range(2):
+        injected_step(net, optimizer, number)
+    checkpoint.save(world.folder / "next", 2, snapshot(net, optimizer), {}, world.ranks)
+    injected_step(net, optimizer, 2)
+    expected = whole(dict(net.named_parameters()))
+    wrong = {}
+    for name, (ranks, mesh) in {**world.smaller, 0: (ALONE, None)}.items():
+        net, optimizer = muon_over(mesh)
+        fresh = whole(dict(net.named_parameters()))
+        assert differing(fresh, expected) == list(expected), "a step that changes nothing proves nothing"
+        tensors = snapshot(net, optimizer)
+        assert checkpoint.load(world.folder / "next", tensors, ranks) == {}
+        injected_step(net, optimizer, 2)
+        wrong[name] = differing(whole(dict(net.named_parameters())), expected)
+    return wrong
+
+
 CASES = [
-    four_ranks_save, four_ranks_load, two_ranks_load, one_rank_loads, a_grid_loads, a_bit_is_flipped, a_grid_saves,
-    one_file_is_loaded, replicas_save_one_file, a_disk_is_full, another_fails, a_link_is_refused,
-    names_and_shapes_are_checked, a_step_is_saved_again,
+    the_next_step_is_the_same, four_ranks_save, four_ranks_load, two_ranks_load, one_rank_loads, a_grid_loads,
+    a_bit_is_flipped, a_grid_saves, one_file_is_loaded, replicas_save_one_file, a_disk_is_full, another_fails,
+    a_link_is_refused, names_and_shapes_are_checked, a_step_is_saved_again,
 ]  # fmt: skip
 
 
@@ -346,7 +391,7 @@ def run(folder: Path) -> Path:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "finished").exists():
-            for cell in ("cell", "grid", "plain", "replicas", "linked", "again", "killed"):
+            for cell in ("cell", "grid", "plain", "replicas", "linked", "again", "killed", "next"):
                 (folder / cell).mkdir()
             spawn(folder)
             (folder / "finished").touch()
@@ -417,6 +462,10 @@ def test_ranks_write_one_file_each_and_two_checkpoints_are_kept(found):
 @pytest.mark.parametrize("case", [four_ranks_load, two_ranks_load, one_rank_loads, a_grid_loads])
 def test_what_four_ranks_saved_any_number_loads_to_the_bit(found, case):
     assert found(case) == [[SAVED, [], []]] * SIZE
+
+
+def test_two_ranks_one_and_none_take_the_next_step_of_the_four_that_saved(found):
+    assert found(the_next_step_is_the_same) == [{"2": [], "1": [], "0": []}] * SIZE
 
 
 def test_one_process_without_a_group_loads_it_too(found):
