@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (cache := cache_directory()) is not None:  # matplotlib keeps a list of fonts
         os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
     if isinstance(command, Run) and _launched():
-        return _code(command, partial(_together, command))
+        return _left(_code(command, partial(_together, command)))
     return _code(command, partial(_told, command, partial(_answer, command)))
 
 
@@ -45,23 +46,43 @@ def _launched() -> bool:
     return launched()
 
 
+def _left(code: int) -> int:
+    """Return the exit code of a rank; one whose group is broken ends at once, as the group's threads would abort it."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
 def _together(command: Run) -> int:
     """Run a study as one of torchrun's processes: the leader works and speaks, the others follow it."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost rank is told in one line, not with frames of C++
     from muonlab.lab.ranks import joined
 
-    with joined(command.parallel, device=command.device) as ranks:
-        if not ranks.leader:
-            from muonlab.lab.runner import follow
+    try:
+        with joined(command.parallel, device=command.device) as ranks:
+            if not ranks.leader:
+                from muonlab.lab.runner import follow
 
-            return follow(ranks)
-        code = 2
-        try:
-            code = _code(command, partial(_told, command, partial(_answer, command, ranks=ranks)))
-        finally:  # when all is written and said: torchrun ends everybody when one ends in an error
-            with suppress(RuntimeError):  # the store may be lost as well
-                ranks.tell("job", {"end": code})
-        return code
+                return follow(ranks)
+            code = 2
+            try:
+                code = _code(command, partial(_told, command, partial(_answer, command, ranks=ranks)))
+            finally:  # when all is written and said
+                _settled()
+                with suppress(RuntimeError):  # the store may be lost as well
+                    ranks.tell("job", {"end": code})
+            return code
+    finally:
+        _settled()
+
+
+def _settled() -> None:
+    """Keep the exit code that a rank has: torchrun sends SIGTERM to everybody when one of them ends in an error."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _code(command: Parsed, work: Callable[[], int]) -> int:
@@ -73,7 +94,7 @@ def _code(command: Parsed, work: Callable[[], int]) -> int:
         return 130
     except Exception as error:
         from muonlab.lab.desk import Stopped
-        from muonlab.lab.ranks import LostRank
+        from muonlab.lab.ranks import Elsewhere, LostRank
 
         if isinstance(error, Stopped):
             print("muonlab: stopped while data were read; the same command begins again", file=sys.stderr)
@@ -82,7 +103,7 @@ def _code(command: Parsed, work: Callable[[], int]) -> int:
             told = f"a rank was lost, got {error}: what was saved is kept; the same command goes on"
             print(f"muonlab: {told}", file=sys.stderr, flush=True)
             return EXIT_CODES["open"]
-        said = _in_one_line(error)
+        said = str(error) if isinstance(error, Elsewhere) else _in_one_line(error)
         if said is None or getattr(command, "debug", False):
             raise
         print(f"muonlab: {said}", file=sys.stderr)

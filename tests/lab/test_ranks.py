@@ -21,7 +21,7 @@ from muonlab.lab import ranks as module
 from muonlab.lab.clipping import clip
 from muonlab.lab.desk import Stopped
 from muonlab.lab.parts import check
-from muonlab.lab.ranks import ALONE, LostRank, Ranks, joined, launched
+from muonlab.lab.ranks import ALONE, Elsewhere, LostRank, Ranks, joined, launched
 from muonlab.lab.studies import find
 from muonlab.lab.train import Training, train
 from muonlab.optim import split_params
@@ -251,6 +251,20 @@ def test_an_error_of_the_network_is_a_lost_rank_and_others_are_themselves(words,
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     with pytest.raises(RuntimeError, match=re.escape(words)), ALONE.minding():
         raise RuntimeError(words)
+
+
+def test_the_leader_says_what_a_rank_that_is_lost_has_left_word_of():
+    from torch.distributed import HashStore
+
+    store = HashStore()
+    leader, other = (Ranks(rank, 2, store=store, group=object()) for rank in (0, 1))
+    with pytest.raises(LostRank), leader.minding():
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
+    other.complain("LinAlgError: no convergence")
+    with pytest.raises(Elsewhere, match=r"got on rank 1 LinAlgError: no convergence"), leader.minding():
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
+    with pytest.raises(LostRank), other.minding():  # the one who speaks is the leader
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
 
 
 def test_torchrun_is_known_by_what_it_tells(monkeypatch):

@@ -15,7 +15,7 @@ from muonlab.lab import checkpoint
 from muonlab.lab.desk import Desk, Stopped
 from muonlab.lab.disk import FULL_DISK, sha256
 from muonlab.lab.environment import load
-from muonlab.lab.ranks import ALONE, LostRank, Ranks
+from muonlab.lab.ranks import ALONE, Elsewhere, LostRank, Ranks
 from muonlab.lab.rowfiles import RowFiles
 from muonlab.lab.settings import Settings
 from muonlab.lab.spec import Spec
@@ -168,12 +168,14 @@ def take_part(job: Job, stopping: Callable[[], bool], ranks: Ranks) -> None:
             return
         except Exception as error:
             if not _is_of_the_cell(error, ranks):
+                if not isinstance(error, (LostRank, Elsewhere)):
+                    ranks.complain(describe(error))
                 raise
 
 
 def _is_of_the_cell(error: Exception, ranks: Ranks) -> bool:
     """Return whether all ranks have the same error, after which they can go on with the next cell together."""
-    if isinstance(error, LostRank) or (isinstance(error, OSError) and error.errno in FULL_DISK):
+    if isinstance(error, (LostRank, Elsewhere)) or (isinstance(error, OSError) and error.errno in FULL_DISK):
         return False
     return ranks.alike(describe(error))
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muonlab.lab.disk import FULL_DISK, settle, sha256, write
-from muonlab.lab.ranks import ALONE, Ranks
+from muonlab.lab.ranks import ALONE, Elsewhere, Ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,10 +79,11 @@ def _save_shards(place: Path, name: str, tensors: Mapping[str, Tensor], ranks: R
             if ranks.leader:
                 part.mkdir()
         with together(ranks):
-            write_shards(part, tensors, ranks.group)
+            write_shards(part, tensors, ranks.patient)
+        names = _written(part, ranks)
         with together(ranks):
             if ranks.leader:
-                files = {path.name: sha256(path) for path in sorted(part.iterdir())}
+                files = {name: sha256(part / name) for name in names}
                 free = next(path for path in (place / name, place / f"{name}-again") if not path.exists())
                 settle(part, free)
                 content = {"folder": free.name, "files": files}
@@ -90,6 +91,17 @@ def _save_shards(place: Path, name: str, tensors: Mapping[str, Tensor], ranks: R
         if ranks.leader:
             shutil.rmtree(part, ignore_errors=True)
     return content
+
+
+def _written(part: Path, ranks: Ranks) -> list[str]:
+    """Return the names of the files that ranks have written, which the leader's own listing may not show yet."""
+    import torch
+
+    from muonlab.lab import sharded
+
+    mine = torch.zeros(ranks.size, dtype=torch.int32)
+    mine[ranks.rank] = int((part / sharded.name_of(ranks.rank)).exists())
+    return [sharded.name_of(rank) for rank, there in enumerate(ranks.sum(mine).tolist()) if there]
 
 
 def load(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks = ALONE) -> dict[str, Any] | None:
@@ -178,7 +190,7 @@ def together(ranks: Ranks) -> Iterator[None]:
     for code in (code for code, is_full in zip(FULL_DISK, full, strict=True) if is_full):
         raise OSError(code, f"{os.strerror(code)}, on another rank")
     if failed:
-        raise RuntimeError("checkpoints must be saved and loaded by all ranks, got an error on another: see its words")
+        raise Elsewhere("checkpoints must be saved and loaded by all ranks, got an error on another: see its words")
 
 
 def _agreed(ranks: Ranks, value: Any) -> Any:

@@ -99,7 +99,7 @@ def _sharded(model: nn.Module, ranks: Ranks, device: torch.device) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
     mesh = _mesh(device.type, ranks.size, REPLICAS if ranks.parallel == "hsdp" else 1)
-    for module in list(model.modules()):
+    for module in reversed(list(model.modules())):  # inner ones first
         if isinstance(module, nn.ModuleList):
             for block in module:
                 fully_shard(block, mesh=mesh)

@@ -9,7 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,6 +45,10 @@ class LostRank(Exception):  # noqa: N818 - not a failure of the work: what was s
     """Another rank is gone, so that this one cannot go on; the same command goes on from the last checkpoint."""
 
 
+class Elsewhere(RuntimeError):  # noqa: N818 - not this rank's error
+    """Another rank has an error of its own, and says what it is."""
+
+
 class Ranks:
     """One of the processes that train a cell together; without arguments, the only one.
 
@@ -76,7 +80,7 @@ class Ranks:
         self.rank, self.size, self.local_rank = rank, size, local_rank
         self.parallel: Parallel | None = parallel
         self.group = group
-        self._patient = patient or group
+        self.patient = patient or group
         self._store = store
         self.together = True  # not while a cell is worked on, and not after an error that only this rank has
         self._words: Counter[str] = Counter()  # told or heard so far, by name
@@ -119,7 +123,7 @@ class Ranks:
             import torch
             from torch import distributed
 
-            distributed.all_reduce(torch.zeros(1), group=self._patient)  # on the CPU, whatever the models are on
+            distributed.all_reduce(torch.zeros(1), group=self.patient)  # on the CPU, whatever the models are on
 
     def tell(self, name: str, value: Any) -> None:
         """Say something to all others, as JSON; only for the leader.
@@ -174,7 +178,24 @@ class Ranks:
         except RuntimeError as error:
             if self.size == 1 or not _is_lost(error):
                 raise
+            for rank, words in self._complaints():
+                raise Elsewhere(f"every rank must be able to work, got on rank {rank} {words}") from error
             raise LostRank(_in_short(error)) from error
+
+    def complain(self, words: str) -> None:
+        """Leave word of an error that only this rank has, for those who will miss it."""
+        if self._store is not None:
+            with suppress(RuntimeError):
+                self._store.set(f"complaint/{self.rank}", words)
+
+    def _complaints(self) -> Iterator[tuple[int, str]]:
+        """Yield what others have left word of; to the leader, who speaks, and with whom the store may be gone."""
+        if not self.leader:
+            return
+        with suppress(RuntimeError):
+            for rank in range(self.size):
+                if self._store is not None and rank != self.rank and self._store.check([f"complaint/{rank}"]):
+                    yield rank, self._store.get(f"complaint/{rank}").decode()
 
 
 ALONE = Ranks()
@@ -214,12 +235,24 @@ def joined(parallel: Parallel | None = None, *, device: str = "cpu") -> Iterator
     from torch.distributed.rendezvous import rendezvous
 
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    on_gpus = device.partition(":")[0] == "cuda" and local < torch.cuda.device_count()
+    on_gpus = device.partition(":")[0] == "cuda"
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if on_gpus and here > torch.cuda.device_count():
+        raise ValueError(
+            f"every rank must have a GPU of its own, got {here} ranks for {torch.cuda.device_count()}: start fewer, or "
+            f"use --device cpu"
+        )
     if on_gpus:
         torch.cuda.set_device(local)
-    store, rank, size = next(rendezvous("env://", timeout=COLLECTIVE))
-    backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
-    distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE)
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=COLLECTIVE))
+        backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE)
+    except (RuntimeError, ValueError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"ranks must find each other by {', '.join(VARIABLES)}, got {said}: start them with torchrun --standalone"
+        ) from error
     ranks = Ranks(
         rank,
         size,

@@ -174,7 +174,10 @@ def read_cell(path: Path) -> CellResult:
 
 def _ranks(path: Path, history: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the numbers of processes of the sessions in which a cell was run; those that noted none had one."""
-    sessions = sessions_of(path.parent.parent)
+    try:
+        sessions = sessions_of(path.parent.parent)
+    except ValueError:  # said by who reads the sessions
+        return (1,)
     numbers = [number for number in history.get("sessions", ()) if isinstance(number, int) and number < len(sessions)]
     found = {sessions[number].get("ranks", 1) for number in numbers}
     return tuple(sorted(n for n in found if isinstance(n, int))) or (1,)

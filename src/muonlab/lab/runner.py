@@ -16,7 +16,7 @@ from muonlab.lab.cells import Job, Outcome, Show, run_cell, take_part
 from muonlab.lab.disk import FULL_DISK
 from muonlab.lab.environment import environment
 from muonlab.lab.planning import Planned, by_name, check, identified, planned
-from muonlab.lab.ranks import ALONE, Ranks
+from muonlab.lab.ranks import ALONE, Elsewhere, Ranks
 from muonlab.lab.results import Results, listed, load_results, read_cell, sessions_of
 from muonlab.lab.spec import Spec
 from muonlab.lab.store import head, opened, read_head, write_json
@@ -110,7 +110,14 @@ def follow(ranks: Ranks) -> int:
     """Take part in every cell that the leader begins, until it says that it ends; return its exit code."""
     with listening(patient=True) as bell:
         while "end" not in (word := ranks.hear("job")):
-            take_part(Job.from_dict(word), lambda: bell.rung, ranks)
+            try:
+                take_part(Job.from_dict(word), lambda: bell.rung, ranks)
+            except Elsewhere:  # the one who has it says it
+                return 2
+            except OSError as error:
+                if error.errno in FULL_DISK:  # the leader says it
+                    return 2
+                raise
     return int(word["end"])
 
 

@@ -22,6 +22,11 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "device_mesh")
 
 
+def name_of(rank: int) -> str:
+    """Return the name of the file that a rank writes, if it has anything to write."""
+    return f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
+
+
 def write_shards(folder: Path, tensors: Mapping[str, Tensor], group: ProcessGroup | None) -> None:
     """Write this rank's shards of a folder that all ranks of a group write together; it fails on all, or on none.
 

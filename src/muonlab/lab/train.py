@@ -258,8 +258,9 @@ class Training:
         if self.recorder:
             self.recorder.close()
         weights, digest = self.spread.weights(), None
-        if self.ranks.leader:
-            digest = checkpoint.save_tensors(self.desk.folder / "weights.safetensors", weights)
+        with checkpoint.together(self.ranks):
+            if self.ranks.leader:
+                digest = checkpoint.save_tensors(self.desk.folder / "weights.safetensors", weights)
         return {
             "steps": self.step,
             "seconds": self.clock.seconds,

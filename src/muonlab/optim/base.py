@@ -143,8 +143,9 @@ class MomentumOptimizer(Optimizer):
             self._finite = {part.param: part.finite for part in parts}
         self._update(parts)
         for part in parts:
-            part.layout.settle(part.param, part.weight)
-            part.layout.settle(self._buffer(part.param), part.momentum)
+            if not part.layout.shares_memory:
+                part.layout.settle(part.param, part.weight)
+                part.layout.settle(self._buffer(part.param), part.momentum)
         self._finite = {}
         return loss
 

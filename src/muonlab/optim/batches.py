@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from torch import Tensor
@@ -36,14 +35,14 @@ def pieces(parts: Iterable[Part]) -> Iterator[Part]:
         blocks = part.layout.blocks(part.param, part.group["matrix_view"])
         held = (part.layout.pieces(t, blocks) for t in (part.weight, part.grad, part.momentum))
         for i, (block, weight, grad, momentum) in enumerate(zip(blocks, *held, strict=True)):
-            yield replace(part, weight=weight, grad=grad, momentum=momentum, block=block, index=i)
+            yield part._replace(weight=weight, grad=grad, momentum=momentum, block=block, number=i)
 
 
 def whole_gradients(parts: Sequence[Part], layout: Layout) -> dict[tuple[Tensor, int], Tensor]:
     """Return the gradients of the blocks that this process orthogonalizes, by parameter and number of the block."""
     of = list(pieces(parts))
     wholes = layout.wholes(of, [part.grad for part in of])
-    return {(of[i].param, of[i].index): gradient for i, gradient in wholes.items()}
+    return {(of[i].param, of[i].number): gradient for i, gradient in wholes.items()}
 
 
 def _handy(stack: Sequence[Part]) -> Iterator[Sequence[Part]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -23,7 +22,7 @@ def with_finite(parts: Iterable[Part]) -> list[Part]:
     for (layout, *_), numbers in watched.items():
         largest = layout.largest(torch.stack([_largest_entries(found[i]) for i in numbers]))
         for i, of_both in zip(numbers, largest.unbind(), strict=True):
-            found[i] = replace(found[i], finite=_stays_finite(found[i], *of_both.unbind()))
+            found[i] = found[i]._replace(finite=_stays_finite(found[i], *of_both.unbind()))
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -21,8 +20,7 @@ class Member(NamedTuple):
     layout: Layout
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A parameter, or a block of its rows, as the step sees it: plain tensors that share its memory."""
 
     param: Tensor
@@ -35,7 +33,7 @@ class Part:
     """Whether the parameter's gradient and momentum are in range, on its device; None where nobody asks."""
     block: Block | None = None
     """What of the parameter is orthogonalized together with it; None where nothing is orthogonalized."""
-    index: int = 0
+    number: int = 0
     """Number of the block in the parameter."""
 
 

@@ -53,6 +53,9 @@ class Layout(Protocol):
     which gradients exist anywhere, how large entries are anywhere, norms of whole matrices, the orthogonalization.
     """
 
+    shares_memory: bool
+    """Whether what the step works on is the memory of the parameters."""
+
     def prepare(self, jobs: Sequence[Job] | None, options: str) -> None:
         """Share out the work of a step among processes.
 
@@ -75,7 +78,7 @@ class Layout(Protocol):
         ...
 
     def held(self, tensor: Tensor) -> Tensor:
-        """Return the entries that this process works on, as a plain tensor; mostly it shares their memory."""
+        """Return the entries that this process works on, as a plain tensor."""
         ...
 
     def settle(self, tensor: Tensor, held: Tensor) -> None:

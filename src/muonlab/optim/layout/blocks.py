@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from muonlab.optim.views import MatrixView, block_shapes, matrices_shape
 
@@ -53,6 +56,23 @@ def cut(shape: Sequence[int], view: MatrixView, dim: int = 0, shards: int = 1) -
         found.append(Block(part, matrices_shape(part, view), dim, sizes))
         first += part[0]
     return found
+
+
+class Cuts:
+    """Blocks by what they are of, each cut once: a step asks for them again and again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], list[Block]] = {}
+
+    def __call__(self, shape: Sequence[int], view: MatrixView, dim: int = 0, shards: int = 1) -> list[Block]:
+        """Return what :func:`cut` does."""
+        if torch.compiler.is_compiling():  # a compiled step is made once, and must not change what it finds
+            return cut(shape, view, dim, shards)
+        key = (shape, view, dim, shards)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = cut(shape, view, dim, shards)
+        return found
 
 
 def chunks(size: int, shards: int) -> tuple[int, ...]:

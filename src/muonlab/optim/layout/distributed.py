@@ -14,7 +14,7 @@ from torch import Tensor
 
 from muonlab.optim.layout.agreement import agreed_flags, largest
 from muonlab.optim.layout.base import Batch, Done, Job
-from muonlab.optim.layout.blocks import Block, cut
+from muonlab.optim.layout.blocks import Block, Cuts
 from muonlab.optim.layout.exchange import Broadcasts, Flight, Item, from_owners, to_owners
 from muonlab.optim.layout.grid import Grid, cut_by
 from muonlab.optim.layout.local import orthogonalized, worked_on
@@ -38,11 +38,13 @@ class Distributed:
         comm_dtype: of what is sent; None is the dtype of the momenta, and keeps the bits of one process.
     """
 
+    shares_memory = True
+
     def __init__(self, grid: Grid, comm_dtype: torch.dtype | None = None) -> None:
         self.grid, self.comm_dtype = grid, comm_dtype
         self.agenda = Agenda(f"{comm_dtype}")
         self._owners: dict[tuple[Tensor, int], int] = {}
-        self._cuts: dict[tuple[torch.Size, MatrixView, int], Sequence[Block]] = {}
+        self._cuts = Cuts()
 
     def prepare(self, jobs: Sequence[Job] | None, options: str) -> None:
         """Give every block an owner."""
@@ -92,10 +94,7 @@ class Distributed:
     def blocks(self, param: Tensor, view: MatrixView) -> Sequence[Block]:
         """Return the blocks of a parameter with the pieces that its shards hold."""
         _, dim = cut_by(getattr(param, "placements", ())) or (None, 0)
-        key = (param.shape, view, dim)
-        if key not in self._cuts:
-            self._cuts[key] = cut(param.shape, view, dim, self.grid.shards)
-        return self._cuts[key]
+        return self._cuts(param.shape, view, dim, self.grid.shards)
 
     def pieces(self, held: Tensor, blocks: Sequence[Block]) -> Sequence[Tensor]:
         """Return this rank's pieces of the blocks."""
@@ -145,7 +144,7 @@ class Distributed:
 
     def _item(self, part: Part) -> Item:
         assert part.block is not None
-        return Item(part.block, self._owners[part.param, part.index])
+        return Item(part.block, self._owners[part.param, part.number])
 
     def _gather(self, items: Sequence[Item], pieces: Sequence[Tensor], like: Tensor) -> Flight | None:
         """Send pieces to their owners; nothing where each rank has the whole."""

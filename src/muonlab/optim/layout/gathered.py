@@ -23,7 +23,10 @@ class Gathered(Local):
         grid: of the ranks of the mesh.
     """
 
+    shares_memory = False
+
     def __init__(self, grid: Grid) -> None:
+        super().__init__()
         self.grid = grid
         self.agenda = Agenda("gathered")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from muonlab.optim.layout.base import Batch, Done, Job
-from muonlab.optim.layout.blocks import Block, cut
+from muonlab.optim.layout.blocks import Block, Cuts
 from muonlab.optim.scaling import norm_of_matrices
 from muonlab.optim.views import MatrixView
 
@@ -25,6 +25,11 @@ _IN_CACHE = 1 << 21
 
 class Local:
     """One process holds the matrix and orthogonalizes it."""
+
+    shares_memory = True
+
+    def __init__(self) -> None:
+        self._cuts = Cuts()
 
     def prepare(self, jobs: Sequence[Job] | None, options: str) -> None:
         """Do nothing: all work is done here."""
@@ -58,7 +63,7 @@ class Local:
 
     def blocks(self, param: Tensor, view: MatrixView) -> Sequence[Block]:
         """Return the blocks of a parameter, each in one piece."""
-        return cut(param.shape, view)
+        return self._cuts(param.shape, view)
 
     def pieces(self, held: Tensor, blocks: Sequence[Block]) -> Sequence[Tensor]:
         """Return the blocks of a tensor."""
