@@ -139,7 +139,7 @@ def test_shards_that_torchrun_was_told_to_stop_are_gone_on_with_by_one_process(t
     assert [one["ranks"] for one in resumed.environments] == [2, 1]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_that_is_killed_ends_the_other_in_seconds_with_a_line_and_nothing_saved_is_lost(tmp_path, victim):
     out = tmp_path / "run"
     with by_hand("run", "tiny", "--out", str(out), "--checkpoint-seconds", "0", *WORDS) as ranks:
@@ -158,6 +158,7 @@ def test_a_rank_that_is_killed_ends_the_other_in_seconds_with_a_line_and_nothing
     assert not any(cell.error for cell in results.cells)
 
 
+@pytest.mark.slow
 def test_a_wrong_option_gives_one_line_of_one_rank_and_ends_both_in_2(tmp_path):
     out = tmp_path / "run"
     with by_hand("run", "tiny", "--out", str(out), "--parallel", "hsdp") as ranks:
@@ -169,6 +170,7 @@ def test_a_wrong_option_gives_one_line_of_one_rank_and_ends_both_in_2(tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_a_failed_cell_fails_on_all_ranks_and_the_next_is_run(tmp_path):
     out = tmp_path / "run"
     words = ("lr=1e30", "clip=none", "steps=4", "evaluate_every=2")

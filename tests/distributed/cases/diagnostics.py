@@ -71,7 +71,7 @@ def _watched(world: World, where: Any, shape: tuple[int, ...] = ()) -> None:
 
 
 for place in ("plain", 0, 1):
-    case(2, 3, family="watched", name=f"watched_{place}", where=place)(_watched)
+    case(2, family="watched", name=f"watched_{place}", where=place)(_watched)
 case(4, family="watched", name="watched_hsdp", where=0, shape=(2, 2))(_watched)
 
 

@@ -27,7 +27,7 @@ from tests.distributed.problems import (
 )
 from tests.distributed.registry import case
 
-FEWER = 8
+FEWER = 4
 """Steps: a bit that differs does so at once, and every layout takes more of them elsewhere."""
 paper = partial(Muon.paper, lr=0.05, momentum=0.9)
 RENORMALIZED = everywhere((Matrix((12, 16)), Matrix((5, 13)), Matrix((2, 9)), Matrix((5, 2, 3, 3))), 0)

@@ -153,7 +153,6 @@ for sizes, how, net, polar, pieces in (
     ((2,), "fsdp", "gpt", "newton_schulz", 1),
     ((2,), "ddp", "mlp", "svd", 1),
     ((2,), "fsdp", "mlp", "newton_schulz", 4),
-    ((4,), "ddp", "mlp", "newton_schulz", 1),
     ((4,), "fsdp", "mlp", "newton_schulz", 1),
 ):
     name = f"real_{how}_{net}_{polar}_{pieces}"

@@ -102,7 +102,7 @@ class Distributed:
             return (held,)
         return torch.split(held, [block.piece(self._shard)[0] for block in blocks])
 
-    def room(self, device: torch.device) -> int | None:  # noqa: ARG002
+    def room(self, device: torch.device) -> int:  # noqa: ARG002
         """Return the bytes that travel together."""
         return min(BUCKET * self.grid.ranks, MOST)
 
@@ -134,7 +134,7 @@ class Distributed:
         """Yield batches together up to the bytes of a bucket, all of one dtype and device."""
         bucket: _Bucket | None = None
         for batch in batches:
-            if bucket is None or not bucket.takes(batch, min(BUCKET * self.grid.ranks, MOST)):
+            if bucket is None or not bucket.takes(batch, self.room(batch.pieces[0].device)):
                 if bucket is not None:
                     yield bucket
                 bucket = _Bucket([])
@@ -155,9 +155,7 @@ class Distributed:
     def _wire(self, tensor: Tensor) -> Tensor:
         return tensor.new_empty(0, dtype=self.comm_dtype or tensor.dtype)
 
-    def _wholes(
-        self, items: Sequence[Item], pieces: Sequence[Tensor], flight: Flight | Broadcasts | None
-    ) -> dict[int, Tensor]:
+    def _wholes(self, items: Sequence[Item], pieces: Sequence[Tensor], flight: Flight | None) -> dict[int, Tensor]:
         """Return the blocks that this rank owns, whole, by number."""
         came = flight.land() if flight else {}
         grid, me = self.grid, self.grid.me
