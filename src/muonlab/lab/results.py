@@ -32,7 +32,7 @@ class CellResult:
         sessions: the environments that it was run in, by number.
         folder: where it lies.
         load: the largest seen, in processes for each core; None where it is unknown.
-        ranks: numbers of processes that trained it together, in turn.
+        ranks: numbers of processes that trained it together, in turn; none before it was begun.
         beside: numbers of processes that trained the other cells of its study.
         recorded: rows of ``certificates.jsonl``; None reads them when they are asked for.
     """
@@ -48,8 +48,8 @@ class CellResult:
     sessions: tuple[int, ...]
     folder: Path = field(repr=False)
     load: float | None = None
-    ranks: tuple[int, ...] = (1,)
-    beside: tuple[int, ...] = (1,)
+    ranks: tuple[int, ...] = ()
+    beside: tuple[int, ...] = ()
     recorded: tuple[Mapping[str, Any], ...] | None = field(default=None, repr=False)
 
     @property
@@ -92,6 +92,10 @@ class Results:
     cells: tuple[CellResult, ...] = field(repr=False)
     folder: Path
 
+    def __post_init__(self) -> None:
+        beside = tuple(sorted({n for cell in self.cells for n in cell.ranks}))
+        object.__setattr__(self, "cells", tuple(replace(cell, beside=beside) for cell in self.cells))
+
     @property
     def changed(self) -> dict[str, Any]:
         """Settings that options replaced."""
@@ -124,10 +128,8 @@ def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = Non
     if head is None:
         raise ValueError(f"results are read from a run directory, got {folder} without a study.json: run a study first")
     environments = sessions_of(folder)
-    cells = [read_cell(folder / "cells" / name) for name in (listed(folder) if names is None else names)]
-    beside = tuple(sorted({n for cell in cells if cell.sessions for n in cell.ranks}))
-    cells = [replace(cell, beside=beside) for cell in cells]
-    return Results(head["study"], head["profile"], head, tuple(environments), tuple(cells), folder)
+    cells = tuple(read_cell(folder / "cells" / name) for name in (listed(folder) if names is None else names))
+    return Results(head["study"], head["profile"], head, tuple(environments), cells, folder)
 
 
 def listed(folder: Path, *, begun: bool = True) -> list[str]:
@@ -177,10 +179,10 @@ def _ranks(path: Path, history: Mapping[str, Any]) -> tuple[int, ...]:
     try:
         sessions = sessions_of(path.parent.parent)
     except ValueError:  # said by who reads the sessions
-        return (1,)
-    numbers = [number for number in history.get("sessions", ()) if isinstance(number, int) and number < len(sessions)]
+        return ()
+    numbers = [n for n in history.get("sessions", ()) if isinstance(n, int) and 0 <= n < len(sessions)]
     found = {sessions[number].get("ranks", 1) for number in numbers}
-    return tuple(sorted(n for n in found if isinstance(n, int))) or (1,)
+    return tuple(sorted(n for n in found if isinstance(n, int)))
 
 
 def _check_unchanged(path: Path, done: Mapping[str, Any]) -> None:

@@ -155,6 +155,7 @@ def _environment(sessions: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:
         where = f"Session {number + 1}: " if len(sessions) > 1 else ""
         libraries = session.get("libraries")
         gpus = session.get("gpus")
+        parallel = session.get("parallel")
         parts = {
             "muonlab": f"{session.get('muonlab')}, commit {str(session.get('commit') or 'unknown')[:12]}",
             "machine": ", ".join(
@@ -163,7 +164,7 @@ def _environment(sessions: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:
                     f"{session.get('cpu')}",
                     f"{session.get('cores')} cores",
                     *(map(str, gpus) if isinstance(gpus, list) and gpus else ["no GPU"]),
-                    *([f"{session['ranks']} processes ({session.get('parallel')})"] if session.get("parallel") else []),
+                    *([f"{session.get('ranks')} processes ({parallel})"] if parallel else []),
                 ]
             ),
             "versions": ", ".join(
