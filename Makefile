@@ -7,7 +7,7 @@ PEERS := $(VENV)/.peers
 STEP_OPTIONS ?= # --slow-peers adds packages that force bfloat16: minutes
 WORKERS ?= 2
 
-.PHONY: demo test check bench docs soak clean
+.PHONY: demo test check bench docs soak runs runs-status runs-stop clean
 
 demo: $(READY)
 	$(BIN)/muonlab run quickstart --profile small
@@ -31,6 +31,15 @@ docs: $(READY)
 
 soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow
+
+runs:
+	results/runs.sh
+
+runs-status: $(READY)
+	results/runs.sh status
+
+runs-stop:
+	results/runs.sh stop
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

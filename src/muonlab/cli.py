@@ -17,7 +17,7 @@ from typing import Any
 import tyro
 
 from muonlab._cache import cache_directory
-from muonlab.commands import Certify, Command, Data, Doctor, Explore, List, Parsed, Plan, Rates, Report, Run
+from muonlab.commands import Certify, Command, Data, Doctor, Explore, List, Parsed, Plan, Queue, Rates, Report, Run
 
 EXIT_CODES = {"violated": 1, "not_applicable": 1, "not_met": 1, "failed": 1, "open": 75}
 """Of a report's status, where it is not 0. Errors end in 2; 75 says that the same command can be given again."""
@@ -196,8 +196,27 @@ def _run(study: str, set: tuple[str, ...], parallel: str | None, **options: Any)
         )
     found = find(study)
     settings = read_words(type(found.base), set)
-    results = lab.run(found, **options, settings=settings, progress=True, notes={"rules": digest()})
+    results = lab.run(found, **options, settings=settings, progress=True, notes={"rules": digest(found.name)})
     return report(results) | _page(results.folder), console.run
+
+
+def _queue(file: str, out: str, data: str | None, jobs: int, checkpoint_seconds: float, status: bool) -> Answer:
+    from muonlab import _checks, console
+    from muonlab.lab.queue import progress_of, read_list, run_queue
+    from muonlab.report.claims import digest
+
+    entries, folder = read_list(Path(file)), Path(out)
+    _checks.integer("jobs", jobs, at_least=1)
+    root = None if data is None else Path(data)
+    stopped = not status and run_queue(
+        entries, folder, data=root, jobs=jobs, checkpoint_seconds=checkpoint_seconds,
+        notes=lambda study: {"rules": digest(study)},
+        show=console.line,
+    )  # fmt: skip
+    found = [dataclasses.asdict(one) for one in progress_of(entries, folder)]
+    open_, failed = (sum(one[name] for one in found) for name in ("open", "failed"))
+    state = "open" if stopped or (open_ and not status) else "failed" if failed and not status else "done"
+    return {"status": state, "folder": out, "jobs": jobs, "entries": found}, console.queue
 
 
 def _page(folder: Path) -> dict[str, Any]:
@@ -246,6 +265,7 @@ ANSWERS: dict[type, Callable[..., Answer]] = {
     Plan: _plan,
     List: _list,
     Run: _run,
+    Queue: _queue,
     Report: _report,
     Explore: _explore,
     Data: _data,

@@ -119,15 +119,44 @@ class Run:
     threads: int | None = None
     """Threads of torch for a cell; without it those of the run directory, or the cores divided by the jobs."""
     jobs: int = 1
-    """Cells at the same time; with more than one their seconds are not comparable."""
+    """Cells at the same time; with one thread each they are timed in CPU seconds."""
     parallel: Literal["ddp", "fsdp", "hsdp"] | None = None
     """Under torchrun: models whole on each process (ddp, the default), in shards, or in two replicas of shards."""
     set: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE")] = ()
     """Fields of the spec to replace in every cell, such as lr=0.1 epochs=3 clip=none."""
     retry: bool = False
     """Try cells again that failed."""
+    keep_weights: bool = True
+    """Write the trained weights of each cell to its folder; their hash is kept in any case."""
     checkpoint_seconds: float = 60.0
     """Seconds between checkpoints."""
+    json: bool = False
+    """Print JSON."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Run a list of studies, a few cells at a time with one thread each; rerun the same command to resume.
+
+    The list is a TOML file with a table [[run]] for each entry: study, profile, seeds, cell_minutes (an estimate), and
+    optionally name and settings. Cells are run in the order of the entries, without keeping weights. SIGTERM and Ctrl-C
+    save the running cells. Exit code 0 if every cell is done, 1 if one failed, 2 for an error, 75 if it was stopped.
+    """
+
+    file: Annotated[Positional[str], arg(metavar="FILE")]
+    """The list."""
+    out: str = "results/runs"
+    """Directory of the run directories."""
+    data: str | None = None
+    """Folder with a folder for each dataset in the hub's layout; without it MUONLAB_DATA, else the hub."""
+    jobs: int = 2
+    """Cells at the same time."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between the checkpoints of a cell."""
+    status: bool = False
+    """Only show what is done and what is left; nothing is run."""
     json: bool = False
     """Print JSON."""
     debug: bool = False
@@ -196,9 +225,10 @@ Command = (
     | Annotated[Plan, subcommand("plan")]
     | Annotated[List, subcommand("list")]
     | Annotated[Run, subcommand("run")]
+    | Annotated[Queue, subcommand("queue")]
     | Annotated[Report, subcommand("report")]
     | Annotated[Explore, subcommand("explore")]
     | Annotated[Data, subcommand("data")]
     | Annotated[Doctor, subcommand("doctor")]
 )
-Parsed = Rates | Certify | Plan | List | Run | Report | Explore | Data | Doctor
+Parsed = Rates | Certify | Plan | List | Run | Queue | Report | Explore | Data | Doctor

@@ -185,6 +185,31 @@ def run(report: dict[str, Any]) -> str:
     return "\n".join([table(header, rows), "", *tables, *notes, ends[report["status"]], page])
 
 
+def line(text: str) -> None:
+    """Write a line of progress to the standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def queue(report: dict[str, Any]) -> str:
+    """Write how far each entry of a queue is, and how long the rest will take."""
+    from muonlab.lab.queue import duration
+
+    rows = [
+        [
+            one["entry"]["name"],
+            one["entry"]["seeds"],
+            f"{one['done']} of {one['cells']}",
+            one["failed"] or "-",
+            duration(one["minutes"]) if one["open"] else "-",
+        ]
+        for one in report["entries"]
+    ]
+    done, cells, minutes = (sum(one[name] for one in report["entries"]) for name in ("done", "cells", "minutes"))
+    left = f"about {duration(minutes / report['jobs'])} with {report['jobs']} at a time"
+    total = f"{done} of {cells} cells are done; the rest will take {left}." if done < cells else "All cells are done."
+    return "\n".join([table(["run directory", "seeds", "cells done", "failed", "CPU time left"], rows), "", total])
+
+
 def report(answer: dict[str, Any]) -> str:
     """Write where a page is, how its claims fared, and what could not be used."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in answer["claims"].items())

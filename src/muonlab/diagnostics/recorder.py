@@ -42,6 +42,7 @@ class Recorder:
         last: the rows of the last recorded step.
         run: the steps so far as the theorem sees them (with ``every=1``).
         seconds: that recording has taken, for a clock of the training alone.
+        cpu_seconds: the same on the processor's clock, all threads of the process.
 
     Example:
         >>> import torch
@@ -76,7 +77,7 @@ class Recorder:
         self.rows: list[Row] = []
         self.last: list[Row] = []
         self.run = CoveredRun(optimizer)
-        self.seconds = 0.0
+        self.seconds = self.cpu_seconds = 0.0
         self._current: list[Row] = []
         self._half_done = False
         self._began_at = 0
@@ -135,9 +136,10 @@ class Recorder:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         yield
         self.seconds += time.perf_counter() - began
+        self.cpu_seconds += time.process_time() - cpu_began
 
     def _after(self, step: int, missing: list[str]) -> None:
         with self._timed():

@@ -13,13 +13,12 @@ from typing import Any, Literal
 
 from muonlab.lab import checkpoint
 from muonlab.lab.desk import Desk, Stopped
-from muonlab.lab.disk import FULL_DISK, sha256
-from muonlab.lab.environment import load
+from muonlab.lab.disk import FULL_DISK
 from muonlab.lab.ranks import ALONE, Elsewhere, LostRank, Ranks
-from muonlab.lab.rowfiles import RowFiles
+from muonlab.lab.rowfiles import RowFiles, SavedRows
 from muonlab.lab.settings import Settings
 from muonlab.lab.spec import Spec
-from muonlab.lab.store import CellFolder, largest, locked
+from muonlab.lab.store import CellFolder, locked
 
 Outcome = Literal["done", "failed", "stopped"]
 Show = Callable[[int, int, dict[str, float]], None]
@@ -35,9 +34,10 @@ class Job:
         work: ``module:function`` that runs it.
         data: folder with folders of data, or None.
         checkpoint_seconds: between checkpoints.
-        jobs: cells that run at the same time; with more than one, clocks measure a shared machine.
+        jobs: cells that run at the same time.
         session: number of the environment in ``env.json`` that it runs in.
         data_hash: of the data that its key was made with.
+        keep_weights: whether its trained weights are written to its folder.
     """
 
     folder: Path
@@ -48,6 +48,7 @@ class Job:
     jobs: int = 1
     session: int = 0
     data_hash: str | None = None
+    keep_weights: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Return what other ranks need to take part, as plain values."""
@@ -58,6 +59,7 @@ class Job:
             "data": None if self.data is None else str(self.data.absolute()),
             "checkpoint_seconds": self.checkpoint_seconds,
             "data_hash": self.data_hash,
+            "keep_weights": self.keep_weights,
         }
 
     @classmethod
@@ -72,11 +74,10 @@ class CellDesk:
 
     def __init__(self, job: Job, stopping: Callable[[], bool], show: Show) -> None:
         self.folder, self.data, self.data_hash = job.folder, job.data, job.data_hash
-        self.checkpoint_seconds = job.checkpoint_seconds
+        self.checkpoint_seconds, self.keep_weights = job.checkpoint_seconds, job.keep_weights
         self._stopping, self._show = stopping, show
         self._files = RowFiles(job.folder)
-        self.load: float | None = None
-        self.begin, self.lines, self.close = self._files.cut, self._files.settle, self._files.close
+        self.begin, self.save_rows, self.close = self._files.cut, self._files.save, self._files.close
 
     @property
     def stopping(self) -> bool:
@@ -84,9 +85,8 @@ class CellDesk:
         return self._stopping()
 
     def write(self, row: dict[str, Any], file: str = "metrics") -> None:
-        """Append a row, and look how busy the machine is."""
+        """Append a row."""
         self._files.write(row, file)
-        self.load = largest(self.load, load())
 
     def progress(self, done: int, total: int, **numbers: float) -> None:
         """Show how far the cell is."""
@@ -98,7 +98,7 @@ class QuietDesk:
 
     def __init__(self, job: Job, stopping: Callable[[], bool]) -> None:
         self.folder, self.data, self.data_hash = job.folder, job.data, job.data_hash
-        self.checkpoint_seconds = job.checkpoint_seconds
+        self.checkpoint_seconds, self.keep_weights = job.checkpoint_seconds, job.keep_weights
         self._stopping = stopping
 
     @property
@@ -106,13 +106,13 @@ class QuietDesk:
         """Whether the work should save and stop."""
         return self._stopping()
 
-    def begin(self, lines: dict[str, int]) -> None:
+    def begin(self, saved: SavedRows) -> None:
         """Do nothing."""
 
     def write(self, row: dict[str, Any], file: str = "metrics") -> None:
         """Do nothing."""
 
-    def lines(self) -> dict[str, int]:
+    def save_rows(self) -> SavedRows:
         """Return that there are none."""
         return {}
 
@@ -138,12 +138,12 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show, ranks: Ranks = 
         if folder.status == "done":  # another process was faster
             return "done"
         checkpoint.sweep(job.folder)
-        history = folder.begin(jobs=job.jobs, session=job.session, load=load())
+        history = folder.begin(jobs=job.jobs, session=job.session)
         desk = CellDesk(job, stopping, show)
         ranks.tell("job", job.to_dict())
         try:
             summary = _worked(job, desk, ranks)
-            rows = desk.lines()
+            rows = desk.save_rows()
         except Stopped:
             return "stopped"
         except Exception as error:
@@ -153,9 +153,7 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show, ranks: Ranks = 
             return "failed"
         finally:
             desk.close()
-        hashes = {name: sha256(job.folder / f"{name}.jsonl") for name in rows}
-        history["load"] = largest(history["load"], desk.load, load())
-        folder.finish({"summary": summary, "rows_sha256": hashes, **history, "time": time.time()})
+        folder.finish({"summary": summary, "rows": rows, **history, "time": time.time()})
     return "done"
 
 

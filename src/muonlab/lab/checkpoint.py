@@ -8,24 +8,27 @@ which of the two it is.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import secrets
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from muonlab.lab.disk import FULL_DISK, settle, sha256, write
+from muonlab.lab.disk import FULL_DISK, settle, sha256
 from muonlab.lab.ranks import ALONE, Elsewhere, Ranks
+from muonlab.lab.rowfiles import SavedRows
+from muonlab.lab.sealed import read_json, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FOLDER = "checkpoints"
+WEIGHTS = "weights.safetensors"
+"""Of a finished cell, in its folder."""
 KEPT = 2
 OURS = re.compile(r"\d{9}(-again)?(\.safetensors)?|\.tmp.*|.*\.part")
 """Names of what we, or safetensors on its way, put beside the manifests."""
@@ -52,8 +55,7 @@ def save(
         content = _save_whole(place, name, tensors, ranks)
     with together(ranks):
         if ranks.leader:
-            manifest = {"step": step, **content, "values": dict(values), "values_sha256": _hash(values)}
-            write(place / f"{name}.json", (json.dumps(manifest, allow_nan=False) + "\n").encode())
+            write_json(place / f"{name}.json", {"step": step, **content, "values": dict(values)})
             there = sorted(path.stem for path in place.glob("*.json"))
             later = [stem for stem in there if stem > name]  # damaged, or this run would have gone on from them
             for stem in [*later, *[stem for stem in there if stem <= name][:-KEPT]]:
@@ -131,16 +133,35 @@ def load(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks = ALONE) -> d
 
 def _newest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of the newest sound checkpoint; warn of those that are damaged."""
+    for path, manifest in _manifests(folder):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if _is_sound(path, manifest):
+                return {**manifest, "name": path.stem}
+        _warn_of_damage(path)
+    return None
+
+
+def saved_rows(folder: Path) -> SavedRows:
+    """Return what the newest checkpoint says of the rows that were saved with it; nothing if there is none."""
+    for _, manifest in _manifests(folder):
+        rows: SavedRows = manifest["values"]["rows"]
+        return rows
+    return {}
+
+
+def _manifests(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the manifests of a cell, newest first; warn of those that are damaged."""
     for path in sorted((folder / FOLDER).glob("*.json"), reverse=True):
         try:
-            manifest: dict[str, Any] = json.loads(path.read_bytes())
-            if manifest["values_sha256"] == _hash(manifest["values"]) and _is_sound(path, manifest):
-                return {**manifest, "name": path.stem}
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        said = f"checkpoint {path.stem} of {folder.name} is damaged: going on from the one before it, or from the start"
-        warnings.warn(said, stacklevel=3)
-    return None
+            yield path, read_json(path)
+        except (OSError, ValueError):
+            _warn_of_damage(path)
+
+
+def _warn_of_damage(path: Path) -> None:
+    cell = path.parent.parent.name
+    message = f"checkpoint {path.stem} of {cell} is damaged: resuming from the one before it, or from the start"
+    warnings.warn(message, stacklevel=4)
 
 
 def _is_sound(path: Path, manifest: Mapping[str, Any]) -> bool:
@@ -201,10 +222,6 @@ def _agreed(ranks: Ranks, value: Any) -> Any:
     return value
 
 
-def _hash(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
 def _check_place(folder: Path) -> None:
     if (folder / FOLDER).is_symlink():
         raise ValueError(f"{FOLDER} must be a directory of its cell, got a link in {folder.name}: remove the link")
@@ -230,7 +247,7 @@ def _drop_strays(place: Path) -> None:
 
 def _names(path: Path) -> tuple[str, ...]:
     try:
-        return (_data(path.stem, json.loads(path.read_bytes())),)
+        return (_data(path.stem, read_json(path)),)
     except (OSError, ValueError, KeyError, TypeError):  # damaged: what it was about may still be looked at
         return (path.stem, f"{path.stem}.safetensors")
 
@@ -238,6 +255,31 @@ def _names(path: Path) -> tuple[str, ...]:
 def remove(folder: Path) -> None:
     """Remove all checkpoints of a cell that is finished."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
+
+
+def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """Return the sha256 of the file that :func:`save_tensors` would write."""
+    from safetensors.torch import save
+
+    return hashlib.sha256(save({name: _plain(tensor) for name, tensor in tensors.items()})).hexdigest()
+
+
+def load_weights(folder: Path, digest: str | None) -> dict[str, Tensor]:
+    """Return the weights of a finished cell, which must have the hash that the cell was finished with."""
+    from safetensors.torch import load
+
+    path = folder / WEIGHTS
+    if digest is None or not path.is_file():
+        missing = "that is not done" if digest is None else f"without {WEIGHTS}: run it again with --keep-weights"
+        raise ValueError(f"weights are read from a finished cell that kept them, got {folder.name} {missing}")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise ValueError(f"weights must be those that the cell was finished with, got {path} damaged: run it again")
+    return load(content)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous()
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
@@ -249,7 +291,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     try:
         part.touch()
         mode = part.stat().st_mode  # of this user's files; the library makes one that nobody else can read
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, part)
+        save_file({name: _plain(tensor) for name, tensor in tensors.items()}, part)
         part.chmod(mode)
         digest = sha256(part)
         settle(part, path)

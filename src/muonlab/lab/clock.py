@@ -1,47 +1,105 @@
-"""A clock of training time alone: evaluation, rows, checkpoints and diagnostics stop it."""
+"""The clock of training alone, in wall and processor seconds: evaluation, rows, checkpoints and diagnostics stop it."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from muonlab.orthogonalize.hardware import wait
 
+_STAT = Path("/proc/stat")
+IDLE = (3, 4)
+"""Columns of ``/proc/stat`` in which a core did nothing: idle, and waiting for a disk."""
+COUNTED = 8
+"""Columns of ``/proc/stat`` up to the time that a hypervisor gave to others; later columns repeat earlier ones."""
+
+
+class _Now(NamedTuple):
+    wall: float
+    cpu: float
+    busy: float | None
+
 
 class Clock:
-    """Adds up the seconds between :meth:`start` and :meth:`stop`, with the device's work done at both ends.
+    """Adds up the time between :meth:`start` and :meth:`stop`, with the device's work done at both ends.
 
     Args:
         device: whose work is waited for.
-        seconds: that an earlier part of the same run took.
+
+    Attributes:
+        seconds: of the wall clock.
+        cpu_seconds: of the processor, all threads of this process. With one thread they hardly depend on what else the
+            machine does.
+        other_seconds: of the processor that everything else on the machine used meanwhile, all cores together; None
+            where the system does not say.
     """
 
-    def __init__(self, device: torch.device, seconds: float = 0.0) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.seconds = seconds
-        self._started: float | None = None
+        self.seconds = self.cpu_seconds = 0.0
+        self.other_seconds: float | None = 0.0
+        self._started: _Now | None = None
 
     def start(self) -> None:
-        """Go on; nothing if it is going."""
+        """Start, or do nothing if the clock is running."""
         if self._started is None:
             wait(self.device)
-            self._started = time.perf_counter()
+            self._started = _now()
 
     def stop(self) -> None:
-        """Stand still; nothing if it stands."""
+        """Stop, or do nothing if the clock is not running."""
         if self._started is not None:
             wait(self.device)
-            self.seconds += time.perf_counter() - self._started
+            before, now = self._started, _now()
             self._started = None
+            self.seconds += now.wall - before.wall
+            self.cpu_seconds += now.cpu - before.cpu
+            if before.busy is None or now.busy is None or self.other_seconds is None:
+                self.other_seconds = None
+            else:
+                self.other_seconds += (now.busy - before.busy) - (now.cpu - before.cpu)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out what happens inside."""
-        going = self._started is not None
+        """Exclude what happens inside."""
+        running = self._started is not None
         self.stop()
         yield
-        if going:
+        if running:
             self.start()
+
+    def exclude(self, seconds: float, cpu_seconds: float) -> None:
+        """Subtract time that was measured by someone else while the clock was running."""
+        self.seconds -= seconds
+        self.cpu_seconds -= cpu_seconds
+
+    def reading(self) -> dict[str, float | None]:
+        """Return the three sums, for rows and checkpoints."""
+        others = None if self.other_seconds is None else max(0.0, self.other_seconds)
+        return {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "other_seconds": others}
+
+    def resume(self, reading: Mapping[str, float | None]) -> None:
+        """Continue from a reading of an earlier process."""
+        self.seconds, self.cpu_seconds = float(reading["seconds"] or 0), float(reading["cpu_seconds"] or 0)
+        self.other_seconds = reading["other_seconds"]
+
+
+def _now() -> _Now:
+    return _Now(time.perf_counter(), time.process_time(), busy_seconds())
+
+
+def busy_seconds() -> float | None:
+    """Return the seconds that all cores together were in use since the machine started; None where unknown."""
+    try:
+        with _STAT.open("rb") as file:
+            columns = [int(number) for number in file.readline().split()[1 : COUNTED + 1]]
+    except (OSError, ValueError):
+        return None
+    ticks = sum(columns) - sum(columns[column] for column in IDLE if column < len(columns))
+    return ticks / os.sysconf("SC_CLK_TCK") if columns else None

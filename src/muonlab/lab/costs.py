@@ -1,4 +1,4 @@
-"""A cell of the wall-clock lemma: seconds of an SVD and of Newton-Schulz steps on one shape, predicted and measured."""
+"""A cell of the wall-clock lemma: time of an SVD and of Newton-Schulz steps on one shape, predicted and measured."""
 
 from __future__ import annotations
 
@@ -64,27 +64,64 @@ def measure(spec: CostSpec, desk: Desk) -> dict[str, float | int | str | None]:
     products with X in each; ``ours``: :func:`muonlab.newton_schulz`; ``polar``: :func:`muonlab.polar` by whichever way
     is faster. A row for each has the median, least and most seconds. Both throughputs of the prediction are measured on
     other shapes. Rows ``frontier`` have what :func:`muonlab.diagnostics.plan` found for the shape on this machine.
+
+    Every time and everything computed from times is there twice: ``x`` by the wall clock and ``cpu_x`` by the
+    processor's, of the same repetitions. ``seconds``, ``cpu_seconds`` and ``other_seconds`` of the summary are those of
+    the whole measurement (:class:`muonlab.lab.clock.Clock`).
     """
+    import torch
+
+    from muonlab.lab.clock import Clock
     from muonlab.orthogonalize.hardware import gemm_throughput, svd_throughput
-    from muonlab.theory import wall_clock_ratio
 
     desk.begin({})
     desk.progress(0, spec.repeats)
-    gemm = gemm_throughput(GEMM_SHAPE[0], device=spec.device, repeats=spec.repeats).flops_per_second
-    svd = svd_throughput(*SVD_SHAPE, device=spec.device, repeats=min(spec.repeats, 5)).flops_per_second
-    seconds = _interleaved(_methods(spec), spec, desk)
-    median = {name: statistics.median(times) for name, times in seconds.items()}
+    clock = Clock(torch.device(spec.device))
+    clock.start()
+    gemm = gemm_throughput(GEMM_SHAPE[0], device=spec.device, repeats=spec.repeats)
+    svd = svd_throughput(*SVD_SHAPE, device=spec.device, repeats=min(spec.repeats, 5))
+    wall, cpu = _interleaved(_methods(spec), spec, desk)
+    clock.stop()
     about = {"event": "cost", "m": spec.m, "n": spec.n, "q": spec.q, "kappa": spec.kappa, "repeats": spec.repeats}
-    for name, times in seconds.items():
-        desk.write({**about, "method": name, "seconds": median[name], "least": min(times), "most": max(times)})
+    for name in wall:
+        desk.write({**about, "method": name, **_spread(wall[name]), **_on_cpu(_spread(cpu[name]))})
     for way in _frontier(spec):
         desk.write({"event": "frontier", "m": spec.m, "n": spec.n, **way})
+    cpu_rates = [found.flops_per_second * found.seconds / found.cpu_seconds for found in (gemm, svd)]
+    return {
+        **clock.reading(),
+        "gemm_shape": "×".join(map(str, GEMM_SHAPE)),
+        "svd_shape": "×".join(map(str, SVD_SHAPE)),
+        **_compared(spec, wall, gemm.flops_per_second, svd.flops_per_second),
+        **_on_cpu(_compared(spec, cpu, *cpu_rates)),
+    }
+
+
+def _spread(times: list[float]) -> dict[str, float]:
+    return {"seconds": statistics.median(times), "least": min(times), "most": max(times)}
+
+
+def _on_cpu(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Return numbers under the names that those of the processor's clock have."""
+    return {f"cpu_{name}": value for name, value in numbers.items()}
+
+
+def _compared(spec: CostSpec, times: Mapping[str, list[float]], gemm: float, svd: float) -> dict[str, float]:
+    """Compare the lemma with the times of one clock.
+
+    Args:
+        spec: of the cell.
+        times: seconds of every repetition, by method.
+        gemm: operations per second of matrix products, by the same clock.
+        svd: those of SVDs.
+    """
+    from muonlab.theory import wall_clock_ratio
+
+    median = {name: statistics.median(found) for name, found in times.items()}
     predicted = wall_clock_ratio(spec.m, spec.n, kappa=spec.kappa, q=spec.q, gemm_throughput=gemm, svd_throughput=svd)
     return {
         "gemm_flops_per_second": gemm,
         "svd_flops_per_second": svd,
-        "gemm_shape": "×".join(map(str, GEMM_SHAPE)),
-        "svd_shape": "×".join(map(str, SVD_SHAPE)),
         **{f"{name}_seconds": value for name, value in median.items()},
         "predicted_ratio": predicted,
         "measured_ratio": median["svd"] / median["horner"],
@@ -118,8 +155,14 @@ def _methods(spec: CostSpec) -> Mapping[str, Callable[[], Tensor]]:
     }
 
 
-def _interleaved(methods: Mapping[str, Callable[[], Tensor]], spec: CostSpec, desk: Desk) -> dict[str, list[float]]:
-    """Time the methods in turn, so that a machine that slows down slows all of them."""
+def _interleaved(
+    methods: Mapping[str, Callable[[], Tensor]], spec: CostSpec, desk: Desk
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Time the methods in turn, so that a machine that slows down slows all of them.
+
+    Returns:
+        Wall seconds and processor seconds of every repetition, by method.
+    """
     import torch
 
     from muonlab.orthogonalize.hardware import wait
@@ -127,18 +170,20 @@ def _interleaved(methods: Mapping[str, Callable[[], Tensor]], spec: CostSpec, de
     device = torch.device(spec.device)
     for run in methods.values():
         run()
-    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    wall: dict[str, list[float]] = {name: [] for name in methods}
+    cpu: dict[str, list[float]] = {name: [] for name in methods}
     for done in range(spec.repeats):
         if desk.stopping:
             raise Stopped
         for name, run in methods.items():
             wait(device)
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), time.process_time()
             run()
             wait(device)
-            seconds[name].append(time.perf_counter() - start)
+            wall[name].append(time.perf_counter() - start)
+            cpu[name].append(time.process_time() - cpu_start)
         desk.progress(done + 1, spec.repeats)
-    return seconds
+    return wall, cpu
 
 
 def horner_steps(M: Tensor, coefficients: tuple[float, ...], q: int) -> Tensor:

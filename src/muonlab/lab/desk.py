@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+from muonlab.lab.rowfiles import SavedRows
+
 
 class Stopped(Exception):  # noqa: N818 - not an error: the work is saved and can go on
     """Work that was asked to stop has saved what it needs to go on."""
@@ -21,22 +23,24 @@ class Desk(Protocol):
     """Of the data that the cell's key was made with; None where nobody asked."""
     checkpoint_seconds: float
     """Seconds of work between checkpoints."""
+    keep_weights: bool
+    """Whether the trained weights are written to the folder."""
 
     @property
     def stopping(self) -> bool:
         """Whether the work should save, and raise :class:`Stopped`."""
         ...
 
-    def begin(self, lines: dict[str, int]) -> None:
-        """Cut each file of rows to so many lines (0 where not named); called once, before :meth:`write`."""
+    def begin(self, saved: SavedRows) -> None:
+        """Cut each file of rows to what was saved (nothing where not named); called once, before :meth:`write`."""
         ...
 
     def write(self, row: dict[str, Any], file: str = "metrics") -> None:
         """Append a row to ``metrics.jsonl`` or another file of rows."""
         ...
 
-    def lines(self) -> dict[str, int]:
-        """Bring the rows to the disk; return how many lines each file has."""
+    def save_rows(self) -> SavedRows:
+        """Bring the rows to the disk; return how many lines each file has, and their hash."""
         ...
 
     def progress(self, done: int, total: int, **numbers: float) -> None:

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +28,22 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": processor(),
+        "cpu_model": _cpu_model(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "gpus": devices,
         "libraries": {name: _version(name) for name in LIBRARIES},
     }
 
 
-def load() -> float | None:
-    """Return how many processes want each core, as the mean of the last minute; None where no system tells.
-
-    Above 1 something waits: seconds are then of a shared machine.
-    """
-    try:
-        return os.getloadavg()[0] / (os.cpu_count() or 1)
-    except (AttributeError, OSError):
-        return None
+def _cpu_model() -> str | None:
+    """Return family, model and stepping of the processor, whose name alone may stand for several; None if unknown."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if "model" in found:
+            return "-".join(found.get(name, "?") for name in ("cpu family", "model", "stepping"))
+    return None
 
 
 def _version(name: str) -> str | None:

@@ -14,7 +14,7 @@ from muonlab.lab.board import reading
 from muonlab.lab.desk import Stopped
 from muonlab.lab.settings import Settings
 from muonlab.lab.spec import Spec
-from muonlab.lab.store import CellFolder, key
+from muonlab.lab.store import CellFolder, folder_name, identity, key_of
 from muonlab.lab.study import Cell, Study
 
 Request = tuple[str, int | None, int | None, int | None]
@@ -23,11 +23,11 @@ Origins = Mapping[Request, Mapping[str, Any]]
 
 
 class Planned(NamedTuple):
-    """A cell, its folder and key, and the hash and size of its data."""
+    """A cell, its folder, what decides its numbers, and the hash and size of its data."""
 
     cell: Cell
     folder: CellFolder
-    key: str
+    identity: Mapping[str, Any]
     data_hash: str | None
     examples: int | None
 
@@ -48,10 +48,10 @@ def identified(cells: Sequence[Cell], root: Path | None, bell: Bell, *, visible:
             continue
         name, train, test, block = request
         with reading(name, visible=visible) as show:
-            identity = identify(
+            found_data = identify(
                 name, root=root, train=train, test=test, block=block, progress=partial(unless_rung, show)
             )
-        found[request] = {"hash": identity.hash, **asdict(identity.origin)}
+        found[request] = {"hash": found_data.hash, **asdict(found_data.origin)}
     return found
 
 
@@ -73,15 +73,16 @@ def by_name(origins: Origins) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def planned(folder: Path, study: Study, cells: Sequence[Cell], origins: Origins) -> list[Planned]:
-    """Return each cell with its folder and key."""
+def planned(folder: Path, cells: Sequence[Cell], origins: Origins) -> list[Planned]:
+    """Return each cell with its folder."""
     found = []
     for cell in cells:
         request = _request(cell.spec)
         origin = origins[request] if request else {}
-        hashed = key(cell, study.work, origin.get("hash"))
-        place = CellFolder(folder / "cells" / f"{cell.name}-{hashed[:12]}")
-        found.append(Planned(cell, place, hashed, origin.get("hash"), origin.get("train")))
+        decides = identity(cell, origin.get("hash"))
+        name = folder_name(cell.label, cell.spec.seed, key_of(decides))
+        place = CellFolder(folder / "cells" / name)
+        found.append(Planned(cell, place, decides, origin.get("hash"), origin.get("train")))
     return found
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from muonlab.lab.disk import sha256
-from muonlab.lab.rowfiles import read_rows
-from muonlab.lab.store import CellFolder, Status, read_head, read_json
+from muonlab.lab import checkpoint
+from muonlab.lab.rowfiles import SavedRows, read_rows, saved_content
+from muonlab.lab.sealed import read_json
+from muonlab.lab.store import CellFolder, Status, folder_name, key_of, read_head
 
-BUSY = 1.25
-"""Processes for each core above which seconds are taken for those of a shared machine."""
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -25,16 +27,17 @@ class CellResult:
         points: the same by axis.
         spec: its fields.
         status: ``"done"``, ``"failed"`` or ``"open"``.
-        metrics: rows of ``metrics.jsonl``.
+        metrics: rows of ``metrics.jsonl``; of a cell that is not done, those that its last checkpoint saved.
         summary: final numbers of a cell that is done.
         error: in one line, of one that failed.
-        jobs: cells that ran beside it, itself included; with more than one its seconds are of a shared machine.
+        jobs: cells that ran at the same time, itself included.
         sessions: the environments that it was run in, by number.
-        folder: where it lies.
-        load: the largest seen, in processes for each core; None where it is unknown.
+        folder: its folder.
+        hardware: the machines that it was run on, described; one, unless it was moved while it ran.
+        cores: of the machine; None if it is unknown.
         ranks: numbers of processes that trained it together, in turn; none before it was begun.
-        beside: numbers of processes that trained the other cells of its study.
         recorded: rows of ``certificates.jsonl``; None reads them when they are asked for.
+        saved: the lines and hashes of its files of rows.
     """
 
     label: str
@@ -47,10 +50,11 @@ class CellResult:
     jobs: int
     sessions: tuple[int, ...]
     folder: Path = field(repr=False)
-    load: float | None = None
+    hardware: tuple[str, ...] = ()
+    cores: int | None = None
     ranks: tuple[int, ...] = ()
-    beside: tuple[int, ...] = ()
     recorded: tuple[Mapping[str, Any], ...] | None = field(default=None, repr=False)
+    saved: SavedRows = field(default_factory=dict, repr=False)
 
     @property
     def last(self) -> Mapping[str, Any]:
@@ -63,22 +67,23 @@ class CellResult:
         return self.last["seconds"] / self.last["step"] if self.last.get("step") else None
 
     @property
-    def disturbed(self) -> str:
-        """Why its seconds are those of a shared machine; empty if they are its own."""
-        if self.jobs > 1:
-            return "cells ran side by side"
-        if len({*self.ranks, *self.beside}) > 1:
-            return f"cells were trained by {', '.join(map(str, sorted({*self.ranks, *self.beside})))} processes"
-        return f"the machine was busy ({self.load:.1f} processes for each core)" if (self.load or 0) > BUSY else ""
-
-    @property
     def seed(self) -> int:
         """Its seed."""
         return int(self.spec["seed"])
 
     def certificates(self) -> Sequence[Mapping[str, Any]]:
         """Return the recorder's rows; none if the study does not record."""
-        return read_rows(self.folder / "certificates.jsonl") if self.recorded is None else self.recorded
+        if self.recorded is not None:
+            return self.recorded
+        return read_rows(self.folder / "certificates.jsonl", self.saved.get("certificates"))
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the trained weights by name, checked by their hash.
+
+        Raises:
+            ValueError: if the cell is not done, its weights were not kept, or the file was changed.
+        """
+        return checkpoint.load_weights(self.folder, self.summary.get("weights_sha256"))
 
 
 @dataclass(frozen=True)
@@ -91,10 +96,6 @@ class Results:
     environments: tuple[Mapping[str, Any], ...] = field(repr=False)
     cells: tuple[CellResult, ...] = field(repr=False)
     folder: Path
-
-    def __post_init__(self) -> None:
-        beside = tuple(sorted({n for cell in self.cells for n in cell.ranks}))
-        object.__setattr__(self, "cells", tuple(replace(cell, beside=beside) for cell in self.cells))
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -109,6 +110,12 @@ class Results:
                 found.setdefault(cell.label, []).append(cell)
         return found
 
+    def of_ended_seeds(self) -> Results:
+        """Return the results of the seeds whose cells have all ended, done or failed; all of them if there is none."""
+        running = {cell.seed for cell in self.cells if cell.status == "open"}
+        ended = tuple(cell for cell in self.cells if cell.seed not in running)
+        return replace(self, cells=ended) if ended else self
+
     @property
     def status(self) -> Status:
         """``"open"`` if a cell is still to be run, else ``"failed"`` if one failed, else ``"done"``."""
@@ -117,25 +124,51 @@ class Results:
 
 
 def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> Results:
-    """Read a run directory; nothing in it is executed.
+    """Read a run directory; nothing in it is executed, and every file is checked by its hash.
 
     Args:
         path: what ``muonlab run`` named, or ``run(...).folder``.
         names: of cells' folders; None is all.
+
+    Raises:
+        ValueError: if it is no run directory, a file was changed, or a cell is missing or there twice.
     """
     folder = Path(path)
     head = read_head(folder)
     if head is None:
         raise ValueError(f"results are read from a run directory, got {folder} without a study.json: run a study first")
     environments = sessions_of(folder)
-    cells = tuple(read_cell(folder / "cells" / name) for name in (listed(folder) if names is None else names))
+    if names is None:
+        names = listed(folder)
+        _check_listed(folder, names)
+    cells = tuple(read_cell(folder / "cells" / name, environments) for name in names)
+    for message in repeated(cells):
+        raise ValueError(f"a run directory must have each cell once, got {folder} with {message}: remove one of them")
     return Results(head["study"], head["profile"], head, tuple(environments), cells, folder)
 
 
-def listed(folder: Path, *, begun: bool = True) -> list[str]:
-    """Return the names of the cells' folders, in the order of the study; only those that are there if ``begun``."""
-    names: list[str] = _list(folder / "cells.json", "cells", str)
-    return [name for name in names if not begun or (folder / "cells" / name / "spec.json").exists()]
+def _check_listed(folder: Path, names: Sequence[str]) -> None:
+    there = {path.name for path in (folder / "cells").glob("*") if path.is_dir()}
+    for name, problem in [
+        *((name, "listed without a folder") for name in names if not (folder / "cells" / name / "spec.json").exists()),
+        *((name, "in a folder that is not listed") for name in sorted(there - set(names))),
+        *((name, "listed twice") for name, count in Counter(names).items() if count > 1),
+    ]:
+        raise ValueError(
+            f"cells.json must list each cell of the run directory once, got {folder} with {name} {problem}: rerun the "
+            f"command of the study"
+        )
+
+
+def repeated(cells: Sequence[CellResult]) -> list[str]:
+    """Return which cells have the same label and seed as another, in words."""
+    counts = Counter((cell.label, cell.seed) for cell in cells)
+    return [f"{count} cells of {label}, seed {seed}" for (label, seed), count in counts.items() if count > 1]
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names of the cells' folders, in the order of the study."""
+    return _list(folder / "cells.json", "cells", str)
 
 
 def sessions_of(folder: Path) -> list[dict[str, Any]]:
@@ -150,55 +183,71 @@ def _list(path: Path, name: str, kind: type) -> list[Any]:
     return found
 
 
-def read_cell(path: Path) -> CellResult:
-    """Read the folder of a cell; what was finished must be as it was then."""
-    about, failed = (read_json(path / f"{name}.json", default={}) for name in ("spec", "failed"))
-    done = read_json(path / "done.json", default={})
-    history = done or read_json(path / "history.json", default={})
-    if not all(isinstance(about.get(name), dict) for name in ("points", "spec")) or "seed" not in about["spec"]:
-        raise ValueError(f"spec.json must say what a cell is, got {path / 'spec.json'} damaged: remove its folder")
-    _check_unchanged(path, done)
+def read_cell(path: Path, sessions: Sequence[Mapping[str, Any]] = ()) -> CellResult:
+    """Read the folder of a cell, checked by its hashes.
+
+    Args:
+        path: of the folder.
+        sessions: of the run directory, for the machines that the cell was run on.
+    """
+    try:
+        return _read_cell(path, sessions)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"the files of a cell must have what a study writes, got {path} without ({type(error).__name__}: {error}): "
+            f"remove the folder and run the study again"
+        ) from error
+
+
+def _read_cell(path: Path, sessions: Sequence[Mapping[str, Any]]) -> CellResult:
+    about = read_json(path / "spec.json")
+    _check_identity(path, about)
+    status = CellFolder(path).status
+    done = read_json(path / "done.json") if status == "done" else {}
+    failed = read_json(path / "failed.json", default={})
+    history = done or read_json(path / "history.json", default={"jobs": 1, "sessions": []})
+    saved = done["rows"] if done else checkpoint.saved_rows(path)
+    for name, rows in saved.items():
+        saved_content(path / f"{name}.jsonl", rows, finished=status == "done")
+    mine = [sessions[number] for number in history["sessions"] if number < len(sessions)]
     return CellResult(
-        label=str(about.get("label", path.name)),
+        label=about["label"],
         points=about["points"],
         spec=about["spec"],
-        status=CellFolder(path).status,
-        metrics=tuple(read_rows(path / "metrics.jsonl")),
+        status=status,
+        metrics=tuple(read_rows(path / "metrics.jsonl", saved.get("metrics"))),
         summary=done.get("summary", {}),
         error=failed.get("error"),
-        jobs=history.get("jobs", 1),
-        sessions=tuple(history.get("sessions", ())),
+        jobs=history["jobs"],
+        sessions=tuple(history["sessions"]),
         folder=path,
-        ranks=_ranks(path, history),
-        load=history.get("load") if isinstance(history.get("load"), float) else None,
+        hardware=tuple(sorted({describe_hardware(session) for session in mine})),
+        cores=next((session["cores"] for session in mine if isinstance(session.get("cores"), int)), None),
+        ranks=tuple(sorted({int(session.get("ranks", 1)) for session in mine})),
+        saved=saved,
     )
 
 
-def _ranks(path: Path, history: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the numbers of processes of the sessions in which a cell was run; those that noted none had one."""
-    try:
-        sessions = sessions_of(path.parent.parent)
-    except ValueError:  # said by who reads the sessions
-        return ()
-    numbers = [n for n in history.get("sessions", ()) if isinstance(n, int) and 0 <= n < len(sessions)]
-    found = {sessions[number].get("ranks", 1) for number in numbers}
-    return tuple(sorted(n for n in found if isinstance(n, int)))
+def describe_hardware(session: Mapping[str, Any]) -> str:
+    """Return the machine of a session in a few words.
+
+    Example:
+        >>> describe_hardware({"cpu": "A 1", "cpu_model": "6-85-7", "cores": 2, "gpus": []})
+        'A 1 (6-85-7), 2 cores, no GPU'
+    """
+    model = f" ({session['cpu_model']})" if session.get("cpu_model") else ""
+    gpus = session.get("gpus")
+    devices = ", ".join(map(str, gpus)) if isinstance(gpus, list) and gpus else "no GPU"
+    return f"{session.get('cpu')}{model}, {session.get('cores')} cores, {devices}"
 
 
-def _check_unchanged(path: Path, done: Mapping[str, Any]) -> None:
-    """Refuse a finished cell whose files are no longer those that it was finished with."""
-    if not (path / "done.json").exists():
-        return
-    hashes = done.get("rows_sha256")
-    sound = (
-        isinstance(hashes, dict) and isinstance(done.get("summary"), dict) and isinstance(done.get("sessions"), list)
-    )
-    for name, digest in hashes.items() if isinstance(hashes, dict) else ():
-        rows = path / f"{name}.jsonl"
-        sound = sound and rows.is_file() and sha256(rows) == digest
-    if sound and "weights_sha256" in done["summary"]:
-        sound = (path / "weights.safetensors").exists()
-    if not sound:
+def _check_identity(path: Path, about: Mapping[str, Any]) -> None:
+    """Refuse a folder whose name is not that of the cell in it, or whose spec does not go with its key."""
+    identity, spec, label = about["identity"], about["spec"], about["label"]
+    name = folder_name(label, spec["seed"], key_of(identity))
+    decides = {name: spec.get(name) for name in identity["spec"]}
+    if path.name != name or decides != identity["spec"] or label != ", ".join(about["points"].values()):
         raise ValueError(
-            f"a finished cell must keep its files, got {path} damaged: remove its folder and run the same command again"
+            f"the folder of a cell must be named after its label, seed and key, got {path} with the cell {name}: "
+            f"remove the folder and run the study again"
         )

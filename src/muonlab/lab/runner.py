@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from muonlab import _checks
 from muonlab.lab.bell import Bell, listening
@@ -18,8 +19,9 @@ from muonlab.lab.environment import environment
 from muonlab.lab.planning import Planned, by_name, check, identified, planned
 from muonlab.lab.ranks import ALONE, Elsewhere, Ranks
 from muonlab.lab.results import Results, listed, load_results, read_cell, sessions_of
+from muonlab.lab.sealed import write_json
 from muonlab.lab.spec import Spec
-from muonlab.lab.store import head, opened, read_head, write_json
+from muonlab.lab.store import head, opened, read_head
 from muonlab.lab.studies import find
 from muonlab.lab.study import PROFILES, Profile, Study
 from muonlab.lab.workers import run_side_by_side
@@ -40,6 +42,7 @@ def run(
     jobs: int = 1,
     settings: Mapping[str, Any] | None = None,
     retry: bool = False,
+    keep_weights: bool = True,
     checkpoint_seconds: float = 60.0,
     progress: bool = False,
     notes: Mapping[str, Any] | None = None,
@@ -59,9 +62,10 @@ def run(
         out: run directory; None is ``runs/STUDY-PROFILE``.
         device: ``"cpu"``, ``"cuda"``, ``"mps"``.
         threads: of torch for a cell; None is that of the run directory, or of the profile, or the cores over ``jobs``.
-        jobs: cells at the same time. With more than one, seconds are of a shared machine.
+        jobs: cells at the same time.
         settings: fields of the spec to replace in every cell.
         retry: whether cells that failed are tried again.
+        keep_weights: whether the trained weights of each cell are kept; their hash is, in any case.
         checkpoint_seconds: between checkpoints.
         progress: whether to show progress on the standard error.
         notes: kept with the session in ``env.json``; the command line notes which rules will judge the run.
@@ -76,34 +80,117 @@ def run(
     """
     study = find(study) if isinstance(study, str) else study
     _checks.integer("jobs", jobs, at_least=1)
-    _checks.non_negative("checkpoint_seconds", checkpoint_seconds)
     _check_together(study, jobs, ranks)
     if out is not None and not os.fspath(out):
         raise ValueError("--out must name a directory, got an empty name: leave it away for runs/STUDY-PROFILE")
     folder = Path("runs") / f"{study.name}-{profile}" if out is None else Path(out)
     _checks.one_of("profile", profile, PROFILES)
     count = _threads(threads, jobs, folder, study.profiles[profile])  # type: ignore[index]
-    cells = study.cells(profile, seeds=seeds, device=device, threads=count, settings=settings)
-    root = None if data is None else Path(data)
-    with _room(folder), listening(patient=ranks.joined) as bell:  # torchrun may pass a signal on that came by itself
-        origins = identified(cells, root, bell, visible=progress)
-        of = head(study, profile, {**(settings or {}), "device": device, "threads": count}, by_name(origins))
-        all_cells = planned(folder, study, cells, origins)
-        if _todo(all_cells, retry=retry):  # before anything is written
-            check(study, all_cells)
-            _check_spread(all_cells, ranks)
-        with opened(folder, of):
-            todo = _todo(all_cells, retry=retry)  # as it is now that nobody else writes
-            about = {**(notes or {}), "ranks": ranks.size, "parallel": ranks.parallel}
-            session = _write_about(folder, all_cells, study, about, begun=bool(todo))
-            work = [
-                Job(one.folder.path, one.cell.spec, study.work, root, checkpoint_seconds, jobs, session, one.data_hash)
-                for one in todo
-            ]
-            names = [f"{one.cell.label}, seed {one.cell.spec.seed}" for one in todo]
-            with board(study.name, len(work), visible=progress) as shown:
-                _run_all(work, names, jobs, bell, shown, ranks)
-    return load_results(folder, [one.folder.path.name for one in all_cells])
+    request = Request(
+        study, profile, folder, count, seeds=seeds, data=None if data is None else Path(data), device=device,
+        settings=settings or {}, retry=retry, keep_weights=keep_weights, checkpoint_seconds=checkpoint_seconds,
+        jobs=jobs, notes=notes or {},
+    )  # fmt: skip
+    with (
+        room_on_disk(folder),
+        listening(patient=ranks.joined) as bell,  # torchrun may pass a signal on that came by itself
+        opened_study(request, bell, ranks, visible=progress) as opened_run,
+        board(study.name, len(opened_run.tasks), visible=progress) as shown,
+    ):
+        run_tasks(opened_run.tasks, jobs, bell, shown, ranks)
+    return load_results(folder, opened_run.names)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What of a study is to be run, where and how; the fields are the arguments of :func:`run`, checked."""
+
+    study: Study
+    profile: str
+    folder: Path
+    threads: int
+    seeds: int | None = None
+    data: Path | None = None
+    device: str = "cpu"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    retry: bool = False
+    keep_weights: bool = True
+    checkpoint_seconds: float = 60.0
+    jobs: int = 1
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _checks.non_negative("checkpoint_seconds", self.checkpoint_seconds)
+
+
+class StudyRun:
+    """A study whose run directory is held for writing, and the cells of it that are to be run.
+
+    Attributes:
+        names: of the folders of all cells that were asked for.
+        tasks: the cells to run.
+    """
+
+    def __init__(self, request: Request, cells: Sequence[Planned], ranks: Ranks) -> None:
+        self.request, self.names = request, [cell.folder.path.name for cell in cells]
+        self._about = {**request.notes, "ranks": ranks.size, "parallel": ranks.parallel}
+        self._session: int | None = None
+        _write_cells(request.folder, cells)
+        self.tasks = [Task(self, cell) for cell in _todo(cells, retry=request.retry)]
+
+    @property
+    def session(self) -> int:
+        """The number of this session in ``env.json``, which is written when the first cell is begun."""
+        if self._session is None:
+            sessions, study = sessions_of(self.request.folder), self.request.study
+            about = {"claims": list(study.claims), "items": list(study.items), **self._about}
+            program = Path(sys.argv[0]).name.replace("__main__.py", "muonlab")  # python -m muonlab
+            sessions.append({**environment(), **about, "command": [program, *sys.argv[1:]]})
+            write_json(self.request.folder / "env.json", {"sessions": sessions})
+            self._session = len(sessions) - 1
+        return self._session
+
+
+class Task(NamedTuple):
+    """A cell to run, and the study that it is of."""
+
+    run: StudyRun
+    planned: Planned
+
+    @property
+    def name(self) -> str:
+        """What progress calls it."""
+        return f"{self.planned.cell.label}, seed {self.planned.cell.spec.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Of the cell."""
+        return self.planned.folder.path
+
+    def begin(self) -> Job:
+        """Return the job for a worker, now that it is begun."""
+        request = self.run.request
+        return Job(
+            self.folder, self.planned.cell.spec, request.study.work, request.data, request.checkpoint_seconds,
+            request.jobs, self.run.session, self.planned.data_hash, request.keep_weights,
+        )  # fmt: skip
+
+
+@contextmanager
+def opened_study(request: Request, bell: Bell, ranks: Ranks = ALONE, *, visible: bool = False) -> Iterator[StudyRun]:
+    """Hold the run directory of a study for writing: its cells are planned and checked before anything is written."""
+    cells = request.study.cells(
+        request.profile, seeds=request.seeds, device=request.device, threads=request.threads, settings=request.settings
+    )
+    origins = identified(cells, request.data, bell, visible=visible)
+    settings = {**request.settings, "device": request.device, "threads": request.threads}
+    of = head(request.study, request.profile, settings, by_name(origins))
+    all_cells = planned(request.folder, cells, origins)
+    if _todo(all_cells, retry=request.retry):
+        check(request.study, all_cells)
+        _check_spread(all_cells, ranks)
+    with opened(request.folder, of):
+        yield StudyRun(request, all_cells, ranks)
 
 
 def follow(ranks: Ranks) -> int:
@@ -153,47 +240,49 @@ def _threads(asked: int | None, jobs: int, folder: Path, profile: Profile) -> in
     return profile.threads or max(1, (os.cpu_count() or 1) // (jobs * together))
 
 
-def _write_about(folder: Path, cells: Sequence[Planned], study: Study, notes: dict[str, Any], *, begun: bool) -> int:
-    """Write the cells in order and, when some are to be run, what they are run with; return that session's number."""
+def _write_cells(folder: Path, cells: Sequence[Planned]) -> None:
+    """Make the folder of each cell, and list the cells in order."""
     for one in cells:
-        one.folder.create(one.cell, one.key)
-    names = [one.folder.path.name for one in cells]
-    earlier = listed(folder)
+        one.folder.create(one.cell, one.identity)
+    names, earlier = [one.folder.path.name for one in cells], listed(folder)
     if not set(names) <= set(earlier):
         write_json(folder / "cells.json", {"cells": [*names, *(name for name in earlier if name not in names)]})
-    sessions = sessions_of(folder)
-    if begun:
-        about = {"claims": list(study.claims), "items": list(study.items), **notes}
-        program = Path(sys.argv[0]).name.replace("__main__.py", "muonlab")  # python -m muonlab
-        sessions.append({**environment(), **about, "command": [program, *sys.argv[1:]]})
-        write_json(folder / "env.json", {"sessions": sessions})
-    return len(sessions) - 1
 
 
-def _run_all(jobs: Sequence[Job], names: Sequence[str], count: int, bell: Bell, shown: Board, ranks: Ranks) -> None:
-    with closing(_outcomes(jobs, names, count, bell, shown, ranks)) as outcomes:
+def run_tasks(
+    tasks: Sequence[Task],
+    count: int,
+    bell: Bell,
+    shown: Board,
+    ranks: Ranks = ALONE,
+    *,
+    name: Callable[[Task], str] = lambda task: task.name,
+) -> None:
+    """Run cells, ``count`` at a time, until all have ended or the bell rings; ``name`` is what progress calls each."""
+    with closing(_outcomes(tasks, [name(task) for task in tasks], count, bell, shown, ranks)) as outcomes:
         for number, outcome in outcomes:
-            shown.end(names[number], _words(jobs[number], outcome))
+            shown.end(name(tasks[number]), _words(tasks[number].folder, outcome))
 
 
 def _outcomes(
-    jobs: Sequence[Job], names: Sequence[str], count: int, bell: Bell, shown: Board, ranks: Ranks
+    tasks: Sequence[Task], names: Sequence[str], count: int, bell: Bell, shown: Board, ranks: Ranks
 ) -> Generator[tuple[int, Outcome]]:
     if count == 1:
-        for number, job in enumerate(jobs):
+        for number, task in enumerate(tasks):
             if bell.rung:
                 return
-            outcome = run_cell(job, lambda: bell.rung, shown.begin(names[number]), ranks)
+            outcome = run_cell(task.begin(), lambda: bell.rung, shown.begin(names[number]), ranks)
             yield number, outcome
             if outcome == "stopped":  # perhaps because another rank was asked to
                 return
         return
     shows: dict[int, Show] = {}
 
-    def begin(number: int) -> None:
+    def begin(number: int) -> Job:
         shows[number] = shown.begin(names[number])
+        return tasks[number].begin()
 
-    with closing(run_side_by_side(jobs, count, bell, shows.__getitem__, begin)) as ends:
+    with closing(run_side_by_side(len(tasks), count, bell, shows.__getitem__, begin)) as ends:
         for ended in ends:
             if ended.outcome is None and ended.number_of_error in FULL_DISK:
                 raise OSError(ended.number_of_error, os.strerror(ended.number_of_error))
@@ -202,10 +291,10 @@ def _outcomes(
             yield ended.number, ended.outcome
 
 
-def _words(job: Job, outcome: Outcome) -> str:
+def _words(folder: Path, outcome: Outcome) -> str:
     if outcome == "stopped":
         return "stopped, saved"
-    result = read_cell(job.folder)
+    result = read_cell(folder)
     if outcome == "failed":
         return f"failed: {result.error}"
     last = result.metrics[-1] if result.metrics else {}
@@ -215,7 +304,8 @@ def _words(job: Job, outcome: Outcome) -> str:
 
 
 @contextmanager
-def _room(folder: Path) -> Iterator[None]:
+def room_on_disk(folder: Path) -> Iterator[None]:
+    """Turn the error of a full disk into one that says what to do."""
     try:
         yield
     except OSError as error:

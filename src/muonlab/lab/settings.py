@@ -55,6 +55,16 @@ class Settings:
         """Return the fields as plain values."""
         return dataclasses.asdict(self)
 
+    def non_defaults(self) -> dict[str, Any]:
+        """Return the fields whose values are not their defaults.
+
+        Example:
+            >>> Settings(seed=3).non_defaults()
+            {'seed': 3}
+        """
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
+
 
 def types_of(kind: type[Settings]) -> dict[str, Any]:
     """Return the types of a spec's fields by name."""

@@ -6,18 +6,18 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from muonlab import __version__
-from muonlab.lab import checkpoint, disk
-from muonlab.lab.study import Cell, Study
+from muonlab.lab import checkpoint
+from muonlab.lab.sealed import read_json, write_json
+from muonlab.lab.study import Cell, Study, cell_name
 
 NUMERICS = 1
 """Raised whenever a change makes the same spec give other numbers; cells of another value are not taken for done."""
-FORMAT = 1
+FORMAT = 2
 """Of the run directory."""
 HEAD = "study.json"
 
@@ -28,7 +28,6 @@ def head(study: Study, profile: str, settings: Mapping[str, Any], data: Mapping[
     """Return what a run directory is a run of; two runs with the same head may share one."""
     return {
         "format": FORMAT,
-        "version": __version__,
         "numerics": NUMERICS,
         "study": study.name,
         "profile": profile,
@@ -37,16 +36,23 @@ def head(study: Study, profile: str, settings: Mapping[str, Any], data: Mapping[
     }
 
 
-def key(cell: Cell, work: str, data: str | None) -> str:
-    """Return the hash of all that decides a cell's numbers: spec, code and data."""
-    decides = {
-        "spec": cell.spec.to_dict(),
-        "work": work,
-        "version": __version__,
-        "numerics": NUMERICS,
-        "data": data,
-    }
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+def identity(cell: Cell, data: str | None) -> dict[str, Any]:
+    """Return all that decides a cell's numbers: its spec, ``NUMERICS`` and the hash of its data.
+
+    Of the spec only what is not the default: a new field whose default changes nothing keeps the cells that there are.
+    The version of the package is left out for the same reason.
+    """
+    return {"spec": cell.spec.non_defaults(), "numerics": NUMERICS, "data": data}
+
+
+def key_of(identity: Mapping[str, Any]) -> str:
+    """Return the hash of an identity: the key of a cell."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def folder_name(label: str, seed: int, key: str) -> str:
+    """Return the name of a cell's folder: what people call the cell, and the start of its key."""
+    return f"{cell_name(label, seed)}-{key[:12]}"
 
 
 @dataclass(frozen=True)
@@ -62,27 +68,26 @@ class CellFolder:
             return "done"
         return "failed" if (self.path / "failed.json").exists() else "open"
 
-    def create(self, cell: Cell, hashed: str) -> None:
-        """Make the folder and say in it which cell it is of."""
+    def create(self, cell: Cell, identity: Mapping[str, Any]) -> None:
+        """Make the folder and write in it which cell it is of; one that is there must be of the same spec."""
         self.path.mkdir(parents=True, exist_ok=True)
-        about = {"label": cell.label, "points": dict(cell.points), "key": hashed, "spec": cell.spec.to_dict()}
+        spec = cell.spec.to_dict()
         if not (self.path / "spec.json").exists():
+            about = {"label": cell.label, "points": dict(cell.points), "identity": dict(identity), "spec": spec}
             write_json(self.path / "spec.json", about)
+            return
+        was = read_json(self.path / "spec.json")["spec"]
+        for name in [name for name in spec if was.get(name, spec[name]) != spec[name]]:  # a default was changed
+            raise ValueError(
+                f"a cell must be run with the spec that it began with, got {self.path.name} with {name} = "
+                f"{was[name]!r} where this run has {spec[name]!r}: choose another --out"
+            )
 
-    def begin(self, *, jobs: int, session: int, load: float | None = None) -> dict[str, Any]:
-        """Note that the cell is being worked on; return most jobs, largest load and all sessions that it has seen."""
+    def begin(self, *, jobs: int, session: int) -> dict[str, Any]:
+        """Note that the cell is being run; return the most jobs beside it and all sessions that it was run in."""
         (self.path / "failed.json").unlink(missing_ok=True)
         seen = read_json(self.path / "history.json", default={"jobs": 1, "sessions": []})
-        try:
-            history = {
-                "jobs": max(jobs, seen["jobs"]),
-                "sessions": sorted({session, *seen["sessions"]}),
-                "load": largest(load, seen.get("load")),
-            }
-        except (KeyError, TypeError):
-            raise ValueError(
-                f"history.json must say how a cell was run, got {self.path / 'history.json'} damaged: remove its folder"
-            ) from None
+        history = {"jobs": max(jobs, seen["jobs"]), "sessions": sorted({session, *seen["sessions"]})}
         write_json(self.path / "history.json", history)
         return history
 
@@ -99,7 +104,7 @@ class CellFolder:
 
 @contextmanager
 def opened(path: Path, of: Mapping[str, Any]) -> Iterator[None]:
-    """Hold a run directory for writing: made anew, or one of the same study, profile, settings, data and version."""
+    """Hold a run directory for writing: a new one, or one of the same study, profile, settings and data."""
     found = read_head(path)
     if found is not None:
         _check_same(path, found, of)
@@ -118,33 +123,42 @@ def read_head(path: Path) -> dict[str, Any] | None:
     """Return what a run directory is a run of, or None if it is none."""
     if not (path / HEAD).exists():
         return None
-    try:
-        read = read_json(path / HEAD, default={})
-    except ValueError:
-        read = {}
+    _check_format(path / HEAD)
+    read = read_json(path / HEAD)
     kinds = {"study": str, "profile": str, "settings": dict, "data": dict}
     if not all(isinstance(read.get(name), kind) for name, kind in kinds.items()) or "threads" not in read["settings"]:
         raise ValueError(f"{HEAD} must say what a run directory is, got {path / HEAD} damaged: choose another --out")
     return read
 
 
+def _check_format(path: Path) -> None:
+    """Refuse a run directory of another format, whose files may not carry hashes."""
+    found = None
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads(path.read_bytes()) if path.is_file() else None
+    if isinstance(found, dict) and found.get("format") != FORMAT:
+        raise ValueError(
+            f"a run directory must have the format {FORMAT}, got {path.parent} with {found.get('format')!r}: use the "
+            f"version of muonlab that made it, or choose another --out"
+        )
+
+
 def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     plain = json.loads(json.dumps(wanted))
     for name in wanted:
-        if found.get(name) != plain[name]:
-            was, now = (_short(value) for value in (found.get(name), plain[name]))
+        was, now = ((_hashes(one[name]) if name == "data" else one.get(name)) for one in (found, plain))
+        if was != now:
             raise ValueError(
-                f"a run directory holds one study, got {path} with {name} {was} where this run has {now}: "
-                f"choose another --out"
+                f"a run directory holds one study, got {path} with {name} {json.dumps(was)} where this run has "
+                f"{json.dumps(now)}: choose another --out"
             )
 
 
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        value = {
-            name: str(part.get("hash", part))[:12] if isinstance(part, dict) else part for name, part in value.items()
-        }
-    return json.dumps(value)
+def _hashes(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return datasets by the start of their hash: where they were read from may differ between machines."""
+    return {
+        name: str(about.get("hash", about) if isinstance(about, dict) else about)[:12] for name, about in data.items()
+    }
 
 
 @contextmanager
@@ -164,27 +178,3 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def largest(*loads: float | None) -> float | None:
-    """Return the largest of those that are known."""
-    return max((load for load in loads if load is not None), default=None)
-
-
-def read_json(path: Path, *, default: dict[str, Any]) -> dict[str, Any]:
-    """Return the object in a JSON file, or the default if there is no file."""
-    try:
-        read = json.loads(path.read_bytes()) if path.is_file() or not path.exists() else None  # a pipe would not end
-    except (FileNotFoundError, NotADirectoryError):
-        return default
-    except (ValueError, RecursionError):
-        read = None
-    if not isinstance(read, dict):
-        where = "its folder and run again" if path.parent.parent.name == "cells" else "it, or choose another --out"
-        raise ValueError(f"a run directory has JSON objects in its files, got {path} damaged: remove {where}")
-    return read
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file as a whole or not at all."""
-    disk.write(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())

@@ -74,8 +74,18 @@ class Cell:
     @property
     def name(self) -> str:
         """The label and the seed in letters that any file system takes."""
-        plain = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in self.label.lower())
-        return "-".join(part for part in plain.split("-") if part) + f"-seed{self.spec.seed}"
+        return cell_name(self.label, self.spec.seed)
+
+
+def cell_name(label: str, seed: int) -> str:
+    """Return a label and a seed in letters that any file system takes.
+
+    Example:
+        >>> cell_name("Muon (q=3), r=16", 0)
+        'muon-q-3-r-16-seed0'
+    """
+    plain = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in label.lower())
+    return "-".join([*(part for part in plain.split("-") if part), f"seed{seed}"])
 
 
 @dataclass(frozen=True)

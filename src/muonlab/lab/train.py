@@ -111,10 +111,10 @@ class Training:
         factor = learning_rate_factor(self.step, self.updates, self.spec.warmup)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
-        before = self.recorder.seconds if self.recorder else 0.0
+        recorded = (self.recorder.seconds, self.recorder.cpu_seconds) if self.recorder else (0.0, 0.0)
         self.optimizer.step()
         if self.recorder:
-            self.clock.seconds -= self.recorder.seconds - before
+            self.clock.exclude(self.recorder.seconds - recorded[0], self.recorder.cpu_seconds - recorded[1])
         self.losses += loss
         self.step += 1
         self.since += 1
@@ -191,7 +191,7 @@ class Training:
         return {
             "step": self.step,
             "epoch": self.step / self.per_epoch,
-            "seconds": self.clock.seconds,
+            **self.clock.reading(),
             "lr": self.rates[0] * last,
         }
 
@@ -217,10 +217,10 @@ class Training:
         self.step, self.since = values["step"], values["since"]
         self.losses.fill_(values["losses"] if self.ranks.leader else 0.0)
         self.nuclear_norms = values["nuclear_norms"]
-        self.clock.seconds = values["seconds"]
+        self.clock.resume(values["clock"])
         if self.recorder:
             self.recorder.load_state_dict(values["recorder"])
-        self.desk.begin(values["lines"])
+        self.desk.begin(values["rows"])
 
     def save_if_due(self) -> None:
         """Save when a rank is asked to stop, and then stop, and when the leader's clock says so.
@@ -244,9 +244,9 @@ class Training:
             "since": self.since,
             "losses": self._finite(self._losses()),
             "nuclear_norms": self.nuclear_norms,
-            "seconds": self.clock.seconds,
+            "clock": self.clock.reading(),
             "recorder": self.recorder.state_dict() if self.recorder else None,
-            "lines": self.desk.lines(),
+            "rows": self.desk.save_rows(),
         }
         self.spread.settle()
         checkpoint.save(self.desk.folder, self.step, snapshot(self.model, self.optimizer), values, self.ranks)
@@ -254,16 +254,19 @@ class Training:
         self._saving = self._saved - began
 
     def finish(self) -> dict[str, Any]:
-        """Keep the weights; return what a table says of the run."""
+        """Keep the weights, or their hash alone; return what a table says of the run."""
         if self.recorder:
             self.recorder.close()
         weights, digest = self.spread.weights(), None
         with checkpoint.together(self.ranks):
             if self.ranks.leader:
-                digest = checkpoint.save_tensors(self.desk.folder / "weights.safetensors", weights)
+                if self.desk.keep_weights:
+                    digest = checkpoint.save_tensors(self.desk.folder / checkpoint.WEIGHTS, weights)
+                else:
+                    digest = checkpoint.hash_tensors(weights)
         return {
             "steps": self.step,
-            "seconds": self.clock.seconds,
+            **self.clock.reading(),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "weights_sha256": digest,
         }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import NamedTuple
 
 from muonlab.lab.bell import Bell, listening
@@ -40,6 +41,7 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.number = -1
+        self.folder: Path | None = None
         self.told = False
         self.heard = False
 
@@ -50,7 +52,7 @@ class _Worker:
             self.process.terminate()
 
     def take(self, number: int, job: Job) -> None:
-        self.number = number
+        self.number, self.folder = number, job.folder
         self.pipe.send(job)
 
     def retire(self) -> None:
@@ -59,18 +61,18 @@ class _Worker:
 
 
 def run_side_by_side(
-    jobs: Sequence[Job], count: int, bell: Bell, show: Callable[[int], Show], begin: Callable[[int], None]
+    total: int, count: int, bell: Bell, show: Callable[[int], Show], begin: Callable[[int], Job]
 ) -> Generator[Ended]:
     """Run jobs on ``count`` workers; yield how each ended, as it ends.
 
     Args:
-        jobs: to run.
+        total: number of jobs.
         count: of workers.
         bell: when it rings, workers save what they have in hand, and no job is begun.
         show: gives the function that shows the progress of a job by number.
-        begin: called with a job's number when a worker takes it.
+        begin: called with a job's number when a worker takes it; returns the job.
     """
-    waiting = list(enumerate(jobs))[::-1]
+    waiting = list(range(total))[::-1]
     workers: list[_Worker] = []
     try:
         while waiting or workers:
@@ -80,7 +82,7 @@ def run_side_by_side(
             if not workers:
                 return
             for worker in _ready(workers, bell):
-                ended = _listen(worker, jobs, show, bell)
+                ended = _listen(worker, show, bell)
                 if ended is None:
                     continue
                 yield ended
@@ -96,10 +98,9 @@ def run_side_by_side(
             worker.retire()
 
 
-def _give(worker: _Worker, waiting: list[tuple[int, Job]], begin: Callable[[int], None]) -> None:
-    number, job = waiting.pop()
-    begin(number)
-    worker.take(number, job)
+def _give(worker: _Worker, waiting: list[int], begin: Callable[[int], Job]) -> None:
+    number = waiting.pop()
+    worker.take(number, begin(number))
 
 
 def _ready(workers: list[_Worker], bell: Bell) -> list[_Worker]:
@@ -113,7 +114,7 @@ def _ready(workers: list[_Worker], bell: Bell) -> list[_Worker]:
             return [worker for worker in workers if worker.pipe in found]
 
 
-def _listen(worker: _Worker, jobs: Sequence[Job], show: Callable[[int], Show], bell: Bell) -> Ended | None:
+def _listen(worker: _Worker, show: Callable[[int], Show], bell: Bell) -> Ended | None:
     try:
         message = worker.pipe.recv()
     except (EOFError, ConnectionResetError):
@@ -127,7 +128,8 @@ def _listen(worker: _Worker, jobs: Sequence[Job], show: Callable[[int], Show], b
             )
             return Ended(worker.number, None, why)
         why = f"its process ended with code {code}" + (": out of memory?" if code == -signal.SIGKILL else "")
-        CellFolder(jobs[worker.number].folder).fail({"error": why, "traceback": "", "time": None})
+        assert worker.folder is not None
+        CellFolder(worker.folder).fail({"error": why, "traceback": "", "time": None})
         return Ended(worker.number, "failed")
     worker.heard = True
     if message[0] == "ready":

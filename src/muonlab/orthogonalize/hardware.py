@@ -47,13 +47,23 @@ def _has_half_dot_products(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class Throughput:
-    """A measured rate, in floating-point operations per second by the named count."""
+    """A measured rate, in floating-point operations per second by the named count.
+
+    Args:
+        what: ``"gemm"`` or ``"svd"``.
+        shape: of the matrix.
+        dtype: of the matrix.
+        seconds: of the wall clock, median over repetitions.
+        flops_per_second: by the wall clock.
+        cpu_seconds: of the processor, all threads of this process, median over the same repetitions.
+    """
 
     what: str
     shape: tuple[int, int]
     dtype: str
     seconds: float
     flops_per_second: float
+    cpu_seconds: float
 
 
 @lru_cache(maxsize=1)
@@ -74,16 +84,18 @@ def wait(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def _median_seconds(run: Callable[[], object], repeats: int, device: torch.device) -> float:
+def _median_seconds(run: Callable[[], object], repeats: int, device: torch.device) -> tuple[float, float]:
+    """Return the median wall and processor seconds of a function."""
     run()
-    times = []
+    wall, cpu = [], []
     for _ in range(repeats):
         wait(device)
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         run()
         wait(device)
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+        wall.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - cpu_start)
+    return statistics.median(wall), statistics.median(cpu)
 
 
 def gemm_throughput(
@@ -98,8 +110,8 @@ def gemm_throughput(
     device = torch.device(device)
     A = torch.ones(size, size, dtype=dtype, device=device)
     out = torch.empty_like(A)
-    seconds = _median_seconds(lambda: torch.mm(A, A, out=out), repeats, device)
-    return Throughput("gemm", (size, size), str(dtype).removeprefix("torch."), seconds, 2 * size**3 / seconds)
+    seconds, cpu = _median_seconds(lambda: torch.mm(A, A, out=out), repeats, device)
+    return Throughput("gemm", (size, size), str(dtype).removeprefix("torch."), seconds, 2 * size**3 / seconds, cpu)
 
 
 def svd_throughput(
@@ -116,8 +128,8 @@ def svd_throughput(
     device = torch.device(device)
     generator = torch.Generator().manual_seed(0)
     A = torch.randn(m, n, generator=generator).to(device=device, dtype=dtype)
-    seconds = _median_seconds(lambda: torch.linalg.svd(A, full_matrices=False), repeats, device)
-    return Throughput("svd", (m, n), str(dtype).removeprefix("torch."), seconds, flops(m, n, "svd") / seconds)
+    seconds, cpu = _median_seconds(lambda: torch.linalg.svd(A, full_matrices=False), repeats, device)
+    return Throughput("svd", (m, n), str(dtype).removeprefix("torch."), seconds, flops(m, n, "svd") / seconds, cpu)
 
 
 def diagnose() -> dict[str, Any]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import inspect
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from types import MappingProxyType
 
 from muonlab.lab import paper
@@ -35,10 +32,6 @@ ENDS = "mean training loss of each at the last epoch is lower"
 IN_TURN = "losses at the last epoch: the last is lower than the first, and none is over 5 % above the one before"
 
 
-_CODE = ("claims", "rules", "rules_of_theory", "evidence", "judging", "curves")
-"""Where rules are decided."""
-
-
 @dataclass(frozen=True)
 class Claim:
     """An entry of the ledger.
@@ -53,7 +46,8 @@ class Claim:
         paper: the paper's numbers, in words; empty where it prints none.
         statement: where it is more special than the study's own sentence; empty takes that.
         at_least: the smallest profile that tests it.
-        timed: whether it speaks of seconds.
+        timed: whether it compares times. These are of one clock and one kind of hardware, which
+            :func:`muonlab.lab.timing.timing_of` chooses.
         exact: whether arithmetic decides it, without a run.
     """
 
@@ -293,16 +287,12 @@ def ledger() -> Mapping[str, Claim]:
     return MappingProxyType(found)
 
 
-def digest() -> dict[str, str]:
-    """Return hashes of the rules, as they are worded and as they are coded, comments and layout apart.
+def digest(study: str | None = None) -> str:
+    """Return the hash of the rules of a study's claims, as they are worded; of all claims without a study.
 
-    A run notes them, so that its page can tell rules that came later.
+    A run notes it with its commit, so that its page can tell rules that were changed after the run began.
     """
     names = ("name", "study", "says", "source", "words", "rule", "paper", "at_least", "timed", "exact")
-    words = [[getattr(claim, name) for name in names] for claim in ledger().values()]
-    code = [ast.dump(ast.parse(inspect.getsource(import_module(f"muonlab.report.{name}")))) for name in _CODE]
-    return {"words": _hash(json.dumps(words)), "code": _hash("".join(code))}
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    claims = [claim for claim in ledger().values() if study in (None, claim.study)]
+    words = [[getattr(claim, name) for name in names] for claim in claims]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()

@@ -137,17 +137,14 @@ def _facts(found: Found) -> Iterator[Fact]:
 
 
 def _rules(results: Results) -> str:
-    """Return whether the rules are those that stood when the runs began."""
-    now = digest()
-    noted = [rules for session in results.environments if isinstance(rules := session.get("rules"), dict)]
-    named = f"{now['words'][:12]}, code {now['code'][:12]}"
-    if not noted or len(noted) < len(results.environments):
+    """Return whether the rules are worded as they were when the runs began."""
+    now, noted = digest(results.study), [session.get("rules") for session in results.environments]
+    if not noted or None in noted:
         return "not every session noted which rules stood when it began"
-    if any(rules.get("words") != now["words"] for rules in noted):
-        return f"worded otherwise when the run began (now {named}): read the verdicts with that in mind"
-    if any(rules.get("code") != now["code"] for rules in noted):
-        return f"worded as when the run began; the code that applies them has changed since (now {named})"
-    return f"as they stood when the run began ({named})"
+    if set(noted) != {now}:
+        return f"worded otherwise when the run began (now {now[:12]}): read the verdicts with that in mind"
+    commits = ", ".join(sorted({str(session.get("commit") or "unknown")[:12] for session in results.environments}))
+    return f"as they were worded when the run began ({now[:12]}, commit {commits})"
 
 
 def _environment(sessions: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:

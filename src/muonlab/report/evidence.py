@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from muonlab.lab.results import CellResult, Results
+from muonlab.lab.timing import Timing, timing_of
 from muonlab.report.curves import Rows, spread, time_to, trace
+
+UNTIMED = Timing(None, "No times were measured.")
 
 
 @dataclass(frozen=True)
@@ -21,16 +24,43 @@ class Decided:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The finished cells of a study by label, none where it was not run; a rule asks it for numbers."""
+    """The finished cells of a study by label, none where it was not run; a rule asks it for numbers.
+
+    Args:
+        results: of the study; None if it was not run.
+        done: the finished cells.
+        timing: which clock times are read from.
+        timed: the finished cells whose times can be compared, with ``seconds`` of that clock.
+    """
 
     results: Results | None
     done: Mapping[str, Sequence[CellResult]]
+    timing: Timing = UNTIMED
+    timed: Mapping[str, Sequence[CellResult]] = field(default_factory=dict)
+
+    @property
+    def second(self) -> str:
+        """The symbol of the unit of time: ``"s"`` or ``"CPU s"``."""
+        return self.timing.unit.replace("seconds", "s")
 
     def cells(self, label: str) -> Sequence[CellResult]:
         """Return the runs at a place."""
         if label not in self.done:
             raise MissingError(f"{label} was not run")
         return self.done[label]
+
+    def timed_cells(self, label: str) -> Sequence[CellResult]:
+        """Return the runs at a place whose times can be compared."""
+        self.cells(label)
+        if self.timing.clock is None:
+            raise MissingError(self.timing.words)
+        if label not in self.timed:
+            raise MissingError(f"{label} has no run that was timed on {self.timing.hardware}")
+        return self.timed[label]
+
+    def timed_runs(self, label: str) -> list[Rows]:
+        """Return the rows of each run at a place whose times can be compared."""
+        return [cell.metrics for cell in self.timed_cells(label)]
 
     def runs(self, label: str) -> list[Rows]:
         """Return the rows of each run at a place."""
@@ -41,23 +71,23 @@ class Evidence:
         return _mean(label, metric, [trace([cell.last], metric, "epoch")[1].tolist() for cell in self.cells(label)])
 
     def to_reach(self, labels: Sequence[str], metric: str) -> tuple[float, dict[str, float]]:
-        """Return the lowest loss that every run of these places reaches, and each place's mean seconds to it."""
+        """Return the lowest loss that every timed run of these places reaches, and each place's mean time to it."""
         if not labels:
             raise MissingError("no run is finished")
-        lowest = [_values(label, metric, rows).min() for label in labels for rows in self.runs(label)]
+        lowest = [_values(label, metric, rows).min() for label in labels for rows in self.timed_runs(label)]
         target = float(max(lowest))
         return target, {
-            label: _mean(label, metric, [[time_to(rows, metric, target)] for rows in self.runs(label)])
+            label: _mean(label, metric, [[time_to(rows, metric, target)] for rows in self.timed_runs(label)])
             for label in labels
         }
 
     def seconds_per_update(self, label: str) -> float:
-        """Return the seconds of training per update, mean over runs."""
-        return _mean(label, "seconds", [[cell.seconds_per_update] for cell in self.cells(label)])
+        """Return the time of training per update, mean over the timed runs."""
+        return _mean(label, "seconds", [[cell.seconds_per_update] for cell in self.timed_cells(label)])
 
-    def summaries(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """Return the final numbers of every finished cell, with its label."""
-        return [(label, cell.summary) for label, cells in self.done.items() for cell in cells]
+    def timed_summaries(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the final numbers of the timed cells of every place, with its label."""
+        return [(label, cell.summary) for label in self.done for cell in self.timed_cells(label)]
 
     def rows(self, event: str) -> list[tuple[CellResult, Mapping[str, Any]]]:
         """Return the rows of one kind of every finished cell."""
@@ -85,8 +115,11 @@ class MissingError(ValueError):
 
 
 def evidence_of(results: Results) -> Evidence:
-    """Return what of a study is finished."""
-    return Evidence(results, results.places(status="done"))
+    """Return what of a study is finished, and what of it is timed."""
+    timing = timing_of(results)
+    timed = {label: [cell for cell in cells if cell.status == "done"] for label, cells in timing.places().items()}
+    found = {label: cells for label, cells in timed.items() if cells}
+    return Evidence(results, results.places(status="done"), timing, found)
 
 
 def _values(label: str, metric: str, rows: Rows) -> Any:

@@ -12,15 +12,20 @@ from muonlab.report.values import Finding, Verdict
 def judge(claim: Claim, results: Results | None, *, lost: int = 0) -> Finding:
     """Decide a claim by the results of its study; None if there are none.
 
-    A number is told wherever there is one. It is a verdict only if the study was run to its end, at a profile that
-    tests the claim, with its own settings and on the paper's data or a part of them.
+    Seeds that are still running are left out, so that a study whose first seeds are finished is judged by these. A
+    number is shown wherever there is one. It is a verdict only if the study was run to its end, at a profile that
+    tests the claim, with its own settings and on the paper's data or a part of them. A claim about time also needs a
+    clock that can be compared, and a timed run of every place that its rule reads. Other claims do not depend on it.
     """
+    results = results and results.of_ended_seeds()
     given = Evidence(None, {}) if results is None else evidence_of(results)
     untested = "" if claim.exact else _untested(claim, given, lost)
     ours, held, why = "", False, ""
     try:
         decided = claim.decide(given)
         held, ours, why = decided.held, decided.ours, decided.why
+        if claim.timed and given.timing.clock == "cpu":
+            why = f"{why}; times are CPU seconds"
     except MissingError as missing:
         untested = untested or str(missing)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # results that no study of ours writes
@@ -37,7 +42,7 @@ def scale(claim: Claim, results: Results | None) -> str:
     if results is None:
         return claim.study
     labels = {str(d.get("label", "unknown")) for d in results.head["data"].values()} - {"complete"}
-    counts = sorted({len(cells) for cells in evidence_of(results).done.values()})
+    counts = sorted({len(cells) for cells in results.places(status="done").values()})
     runs = (
         ""
         if not counts
@@ -60,7 +65,7 @@ def _untested(claim: Claim, given: Evidence, lost: int) -> str:
         (results.status == "open", f"{_unfinished(results)} of {len(results.cells)} cells are not finished"),
         (results.status == "failed", f"{_unfinished(results)} of {len(results.cells)} cells failed"),
         (lost > 0, f"{lost} cells could not be read"),
-        (claim.timed and bool(_disturbed(given)), f"seconds are not comparable: {_disturbed(given)}"),
+        (claim.timed and given.timing.clock is None, given.timing.words),
     )
     return next((words for applies, words in reasons if applies), "")
 
@@ -71,7 +76,3 @@ def _is_smaller(profile: str, than: str) -> bool:
 
 def _unfinished(results: Results) -> int:
     return sum(cell.status != "done" for cell in results.cells)
-
-
-def _disturbed(given: Evidence) -> str:
-    return next((cell.disturbed for cells in given.done.values() for cell in cells if cell.disturbed), "")

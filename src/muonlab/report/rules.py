@@ -97,7 +97,7 @@ def sooner(labels: Sequence[str], than: str, metric: str = "test_loss") -> Rule:
     def decide(given: Evidence) -> Decided:
         target, seconds = given.to_reach([*labels, than], metric)
         held = seconds[than] > 0 and all(seconds[label] <= seconds[than] * (1 - TOLERANCE) for label in labels)
-        words = ", ".join(f"{label} {seconds[label]:.3g} s" for label in (*labels, than))
+        words = ", ".join(f"{label} {seconds[label]:.3g} {given.second}" for label in (*labels, than))
         return Decided(held, words, f"to a {metric.replace('_', ' ')} of {_short(target)}")
 
     return decide
@@ -111,7 +111,7 @@ def first_of(label: str, metric: str = "test_loss") -> Rule:
         if label not in seconds:
             raise MissingError(f"{label} was not run")
         first = min(seconds, key=seconds.__getitem__)
-        words = ", ".join(f"{name} {value:.3g} s" for name, value in seconds.items())
+        words = ", ".join(f"{name} {value:.3g} {given.second}" for name, value in seconds.items())
         alone = all(value > seconds[label] for name, value in seconds.items() if name != label)
         return Decided(alone, words, f"to a {metric.replace('_', ' ')} of {_short(target)}; first: {first}")
 
@@ -128,7 +128,7 @@ def timed(given: Evidence, table: paper.TimedLosses, metric: str = "train_loss")
 
     The run is the slowest but that with the SVD: the paper's last column is where Newton-Schulz ends, its SVD does not.
     """
-    groups = {label: given.runs(label) for label in (*paper.OPTIMIZERS, *given.done)}
+    groups = {label: given.timed_runs(label) for label in (*paper.OPTIMIZERS, *given.done)}
     _, found = at_fractions(groups, metric, moments(table), of=[label for label in groups if label != SVD])
     losses = {label: [one.mean for one in found[label] if one is not None] for label in paper.OPTIMIZERS}
     shared, columns = min(map(len, losses.values())), len(table.seconds)
@@ -198,7 +198,8 @@ def steps_lengthen(labels: Sequence[str]) -> Rule:
         held = seconds[-1] > seconds[0] * (1 + TOLERANCE)
         held = held and all(b >= a * (1 - TOLERANCE) for a, b in pairwise(seconds))
         words = ", ".join(f"{value * 1e3:.3g}" for value in seconds)
-        return Decided(held, f"ms per update: {words}", f"in the order {', '.join(labels)}")
+        unit = given.second.replace("s", "ms")
+        return Decided(held, f"{unit} per update: {words}", f"in the order {', '.join(labels)}")
 
     return decide
 

@@ -1,4 +1,4 @@
-"""Tables of a study: final losses, losses over the wall clock beside the paper's, speed, slopes, costs, bounds."""
+"""Tables of a study: final losses, losses over time beside the paper's, speed, slopes, costs, bounds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from muonlab.lab import paper
 from muonlab.lab.results import CellResult
+from muonlab.lab.timing import UNITS, ClockName, on_clock
 from muonlab.report.curves import Rows, at_fractions, spread, trace
 from muonlab.report.rules import SGD_M, SVD, moments
 from muonlab.report.values import Cell, Spread, Table
@@ -43,8 +44,14 @@ def final_losses(places: Places) -> Table:
     return Table("final-losses", "Final losses", caption, header, tuple(rows))
 
 
-def losses_over_time(places: Places, study: str) -> Table | None:
-    """Return training losses at fractions of the run, the paper's beside ours (Kim & Oh 2026, Tables 2-7)."""
+def losses_over_time(places: Places, study: str, clock: ClockName = "wall") -> Table | None:
+    """Return training losses at fractions of the run, the paper's beside ours (Kim & Oh 2026, Tables 2-7).
+
+    Args:
+        places: the timed cells, with ``seconds`` of the clock.
+        study: its name.
+        clock: that they are timed by.
+    """
     groups: dict[str, list[Rows]] = {label: [cell.metrics for cell in cells] for label, cells in places.items()}
     table = next((table for table in paper.TABLES if table.study == study), None)
     fractions = FRACTIONS if table is None else moments(table)
@@ -60,50 +67,73 @@ def losses_over_time(places: Places, study: str) -> Table | None:
     header = [
         _axes(places),
         *(["whose"] if table else []),
-        *(_column(f, s) for f, s in zip(fractions, seconds, strict=True)),
+        *(f"{part:.0%} ({_seconds(moment, clock)})" for part, moment in zip(fractions, seconds, strict=True)),
     ]
     return Table(
         "losses-over-time",
-        "Training loss over the wall clock" + (f", {table.item} of the paper beside it" if table else ""),
-        _about_time(table, seconds, but=f" but that of {SVD}" if SVD in groups else ""),
+        f"Training loss over {UNITS[clock]} of training" + (f", {table.item} of the paper beside it" if table else ""),
+        _about_time(table, _seconds(seconds[-1], clock), but=f" but that of {SVD}" if SVD in groups else ""),
         tuple(header),
         tuple(rows),
     )
 
 
-def _column(fraction: float, seconds: float) -> str:
-    return f"{fraction:.0%} ({_seconds(seconds)})"
-
-
-def _about_time(table: paper.TimedLosses | None, seconds: Sequence[float], but: str) -> str:
+def _about_time(table: paper.TimedLosses | None, slowest: str, but: str) -> str:
     """Return what the columns are: which fractions, of what, and in which seconds there and here."""
     words = [
-        f"Columns are fractions of the slowest run{but}, {_seconds(seconds[-1])} of training here. A run that has "
+        f"Columns are fractions of the slowest run{but}, {slowest} of training here. A run that has "
         f"ended keeps its last loss; between evaluations it is interpolated. Mean ± one standard deviation over runs."
     ]
     if table is not None:
         there = ", ".join(f"{second:,}" for second in table.seconds)
-        words.append(f"The paper's columns are {there} s of {table.model} on {table.dataset}, on its GPUs.")
+        words.append(f"The paper's columns are {there} s of {table.model} on {table.dataset}, by the wall clock of its GPUs.")
         words += [f"Doubtful: {doubt.words}" for doubt in paper.DOUBTS if doubt.item == table.item]
     return " ".join(words)
 
 
-def speed(places: Places) -> Table:
-    """Return updates per second and seconds per update; an orthogonalization by its difference from SGD-M."""
-    times = {label: [cell.seconds_per_update for cell in cells] for label, cells in places.items()}
-    sound = {label: [one for one in found if one is not None] for label, found in times.items()}
-    plain = _spread(sound.get(SGD_M, []))
+def speed(places: Places, clock: ClockName = "wall") -> Table:
+    """Return the time of an update by both clocks; an orthogonalization by its difference from SGD-M.
+
+    Args:
+        places: cells whose times can be compared, as they were read: with ``seconds`` of the wall clock.
+        clock: that claims use.
+    """
+    taken: dict[ClockName, dict[str, Spread | None]] = {
+        by: {label: _per_update(cells, by) for label, cells in places.items()} for by in UNITS
+    }
+    of_sgdm = taken[clock].get(SGD_M)
     rows = []
-    for label, found in sound.items():
-        taken = _spread(found)
-        rows.append((label, _reciprocal(taken.mean if taken else None), taken, _beyond(taken, plain)))
-    caption = "Seconds of training alone, mean over runs."
-    if plain is not None:
+    for label in places:
+        chosen = taken[clock][label]
+        both = (taken["wall"][label], taken["cpu"][label])
+        rows.append((label, _reciprocal(chosen.mean if chosen else None), *both, _beyond(chosen, of_sgdm)))
+    unit = UNITS[clock]
+    caption = f"Times of training alone, mean over runs. Claims about time use {_name(clock)}."
+    if of_sgdm is not None:
         caption += " Orthogonalization: of all matrices together, as the difference from an update of SGD-M."
-    header = (_axes(places), "updates per second", "seconds per update", "of these orthogonalization")
-    if plain is None:
-        return Table("speed", "Speed", caption, header[:3], tuple(row[:3] for row in rows), digits=3)
-    return Table("speed", "Speed", caption, header, tuple(rows), digits=3)
+    header = (
+        _axes(places),
+        f"updates per {unit.removesuffix('s')}",
+        "wall seconds per update",
+        "CPU seconds per update",
+        f"orthogonalization, {unit} per update",
+    )
+    columns = 4 if of_sgdm is None else 5
+    return Table("speed", "Speed", caption, header[:columns], tuple(row[:columns] for row in rows), digits=3)
+
+
+def _per_update(cells: Sequence[CellResult], clock: ClockName) -> Spread | None:
+    """Return the time of an update by a clock, over the runs that it was measured in."""
+    times = [on_clock(cell, clock).seconds_per_update for cell in cells if _has(cell, clock)]
+    return _spread([one for one in times if one is not None])
+
+
+def _has(cell: CellResult, clock: ClockName) -> bool:
+    return clock == "wall" or cell.last.get("cpu_seconds") is not None
+
+
+def _name(clock: ClockName) -> str:
+    return "wall seconds" if clock == "wall" else UNITS[clock]
 
 
 def slopes(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -114,20 +144,30 @@ def slopes(rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table("slopes", "Log–log slopes", caption, header, tuple(tuple(row[n] for n in names) for row in rows), 3)
 
 
-def costs(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return seconds of every method by shape, and the ratio that Lemma 11 predicts."""
+def costs(summaries: Mapping[str, Mapping[str, Any]], clock: ClockName = "wall") -> Table:
+    """Return the time of every method by shape, and the ratio that Lemma 11 predicts.
+
+    Args:
+        summaries: of the timed cells, by shape, with numbers of the clock.
+        clock: that they are timed by.
+    """
+    unit = symbol(clock)
     names = {
-        "svd_seconds": "SVD, s",
-        "horner_seconds": "steps as the paper counts them, s",
-        "ours_seconds": "steps here, s",
+        "svd_seconds": f"SVD, {unit}",
+        "horner_seconds": f"steps as the paper counts them, {unit}",
+        "ours_seconds": f"steps here, {unit}",
         "measured_ratio": "SVD over steps",
         "predicted_ratio": "predicted",
         "measured_over_predicted": "measured over predicted",
         "ratio_to_ours": "SVD over steps here",
     }
     rows = tuple((label, *(summary.get(name) for name in names)) for label, summary in summaries.items())
-    caption = "Medians of interleaved repetitions on one Gaussian matrix of each shape; throughputs of other shapes."
-    return Table("costs", "Seconds per orthogonalization (Lemma 11)", caption, ("shape", *names.values()), rows, 3)
+    caption = (
+        f"Medians of interleaved repetitions on one Gaussian matrix of each shape; throughputs of other shapes. Times "
+        f"are {_name(clock)}."
+    )
+    title = f"{UNITS[clock]} per orthogonalization (Lemma 11)"
+    return Table("costs", title[0].upper() + title[1:], caption, ("shape", *names.values()), rows, 3)
 
 
 def bounds(cells: Sequence[CellResult]) -> Table:
@@ -234,11 +274,22 @@ def _reciprocal(value: float | None) -> float | None:
     return 1 / value if value and abs(value) > 1e-300 else None
 
 
-def _seconds(value: float) -> str:
+def symbol(clock: ClockName) -> str:
+    """Return the symbol of a second of a clock.
+
+    Example:
+        >>> symbol("wall"), symbol("cpu")
+        ('s', 'CPU s')
+    """
+    return UNITS[clock].replace("seconds", "s")
+
+
+def _seconds(value: float, clock: ClockName) -> str:
     """Return seconds in three digits.
 
     Example:
-        >>> _seconds(0.6454), _seconds(3612.0)
-        ('0.645 s', '3,612 s')
+        >>> _seconds(0.6454, "wall"), _seconds(3612.0, "cpu")
+        ('0.645 s', '3,612 CPU s')
     """
-    return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"
+    number = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{number} {symbol(clock)}"

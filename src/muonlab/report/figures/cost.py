@@ -26,14 +26,19 @@ METHODS: Mapping[str, tuple[str, Look]] = {
 }
 
 
-def cost_figure(rows: Sequence[Row], *, name: str = "cost", title: str = "Time of an SVD over Newton–Schulz steps") -> (
-    Figure | None
-):  # fmt: skip
+def cost_figure(
+    rows: Sequence[Row],
+    *,
+    unit: str = "seconds",
+    name: str = "cost",
+    title: str = "Time of an SVD over Newton–Schulz steps",
+) -> Figure | None:
     """Return predicted against measured ratio, a point for each shape, and the seconds of every method.
 
     Args:
         rows: with ``m``, ``n``, ``predicted_ratio``, ``measured_ratio``, ``svd_seconds``, ``horner_seconds``,
             ``ours_seconds`` and ``polar_seconds``, any of which may be None or missing.
+        unit: what a second of the clock is called that times are read from.
         name: of the figure.
         title: of the figure.
     """
@@ -48,7 +53,7 @@ def cost_figure(rows: Sequence[Row], *, name: str = "cost", title: str = "Time o
         if ratios:
             panels.append(_ratios(grid[0], ratios))
         if timed:
-            panel, entries = _seconds(grid[-1], timed)
+            panel, entries = _seconds(grid[-1], timed, unit)
             panels.append(panel)
             drawing.legend(canvas, entries)
         if ratios:
@@ -58,11 +63,11 @@ def cost_figure(rows: Sequence[Row], *, name: str = "cost", title: str = "Time o
             panels,
             name=name,
             title=title,
-            alt=_alt(ratios, timed),
+            alt=_alt(ratios, timed, unit),
             caption="Left: SVD over steps in the paper's form; on the diagonal the lemma is exact, above it an SVD "
-            "took longer than predicted. Right: median seconds of every method, shapes from small to large."
+            f"took longer than predicted. Right: median {unit} of every method, shapes from small to large."
             if ratios and timed
-            else "Shapes from small to large.",
+            else f"Shapes from small to large; times are {unit}.",
         )
 
 
@@ -82,8 +87,8 @@ def _point(row: Row, pair: tuple[float, float]) -> Series:
     return drawing.series(_shape(row), np.array(pair[:1]), np.array(pair[1:]), colour=STEPS[3].colour)
 
 
-def _seconds(axes: Axes, rows: Sequence[Row]) -> tuple[Traced, list[tuple[str, Artist]]]:
-    drawing.name_axes(axes, "shape", "seconds", y_scale="log")
+def _seconds(axes: Axes, rows: Sequence[Row], unit: str) -> tuple[Traced, list[tuple[str, Artist]]]:
+    drawing.name_axes(axes, "shape", unit, y_scale="log")
     places = np.arange(1, len(rows) + 1, dtype=np.float64)
     series, entries = list[Series](), list[tuple[str, Artist]]()
     for key, (label, look) in METHODS.items():
@@ -96,7 +101,7 @@ def _seconds(axes: Axes, rows: Sequence[Row]) -> tuple[Traced, list[tuple[str, A
     axes.set_xticks(places[marked], [_shape(rows[i]) for i in marked], rotation=60, ha="right", rotation_mode="anchor")
     axes.set_xlabel("")
     axes.grid(visible=False, axis="x")
-    return Traced(axes, "shape, by size: number", "seconds", series), entries
+    return Traced(axes, "shape, by size: number", unit, series), entries
 
 
 def _entries(row: Row) -> float:
@@ -118,7 +123,7 @@ def _ratio(row: Row) -> float | None:
     return y / x if np.isfinite(x * y) else None
 
 
-def _alt(ratios: Sequence[Row], timed: Sequence[Row]) -> str:
+def _alt(ratios: Sequence[Row], timed: Sequence[Row], unit: str) -> str:
     words = []
     if ratios:
         measured = [(_shape(row), _pair(row)[1]) for row in ratios]
@@ -129,5 +134,5 @@ def _alt(ratios: Sequence[Row], timed: Sequence[Row]) -> str:
         big = timed[-1]
         said = [(label, float(y)) for key, (label, _) in METHODS.items()
                 if np.isfinite(y := drawing.numbers([big.get(key)], "log")[0])]  # fmt: skip
-        words.append(f"Seconds at {_shape(big)}: {drawing.listed(said)}." if said else "")
+        words.append(f"Time in {unit} at {_shape(big)}: {drawing.listed(said)}." if said else "")
     return " ".join(words)

@@ -51,7 +51,7 @@ def frontier_figure(
         drawing.legend(canvas, entries[:12])
         caption = (
             "Each marker is a choice of schedule, steps, prescale and method that no other beats in both time and "
-            "alignment; alignment is the least over typical spectra, time is predicted for this machine."
+            "alignment; alignment is the least over typical spectra, time is predicted for the machine of the run, by the wall clock."
         )
         if len(shapes) > 12:
             caption += f" All {len(shapes)} shapes are drawn; the legend has the first 12."

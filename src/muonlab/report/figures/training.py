@@ -19,13 +19,13 @@ LEGEND, HOVER, DRAWN = 12, 40, 200
 """Curves in the legend, curves up to which all have hover data, and points of a drawn line."""
 
 METRICS = {"train_loss": "training loss", "test_loss": "test loss"}
-PLACES = {"epoch": "epoch", "seconds": "seconds of training"}
+PLACES = ("epoch", "seconds")
 
 
 Curves = Mapping[tuple[str, str], Sequence[Curve]]
 
 
-def training_figure(name: str, title: str, curves: Curves) -> Figure | None:
+def training_figure(name: str, title: str, curves: Curves, unit: str = "seconds") -> Figure | None:
     """Return training loss on the left and test loss on the right, by epoch above and by seconds below.
 
     Args:
@@ -33,6 +33,7 @@ def training_figure(name: str, title: str, curves: Curves) -> Figure | None:
         title: of the figure.
         curves: keyed by (``"train_loss"`` or ``"test_loss"``, ``"epoch"`` or ``"seconds"``); rows and columns that have
             none are left out.
+        unit: what a second of the clock is called that seconds are read from.
     """
     sound = {key: [curve for curve in some if _finite(curve)] for key, some in curves.items()}
     columns = [metric for metric in METRICS if any(sound.get((metric, across)) for across in PLACES)]
@@ -47,27 +48,27 @@ def training_figure(name: str, title: str, curves: Curves) -> Figure | None:
         panels, handles = [], dict[str, Artist]()
         grid = canvas.subplots(len(rows), len(columns), squeeze=False)
         for (i, across), (j, metric) in ((r, c) for r in enumerate(rows) for c in enumerate(columns)):
-            panel = _panel(grid[i, j], sound.get((metric, across), []), how, metric, across, handles)
+            names = {"epoch": "epoch", "seconds": f"{unit} of training"}[across], METRICS[metric]
+            panel = _panel(grid[i, j], sound.get((metric, across), []), how, names, handles)
             if panel is not None:
                 panels.append(panel)
         drawing.legend(canvas, [(label, handles[label]) for label in labels[:LEGEND]])
-        words = _caption(sound, labels, [curve.label for some in curves.values() for curve in some])
-        return drawing.finish(canvas, panels, name=name, title=title, alt=_alt(sound), caption=words)
+        words = _caption(sound, labels, [curve.label for some in curves.values() for curve in some], unit)
+        return drawing.finish(canvas, panels, name=name, title=title, alt=_alt(sound, unit), caption=words)
 
 
 def _panel(
     axes: Axes,
     curves: Sequence[Curve],
     how: Mapping[str, Look],
-    metric: str,
-    across: str,
+    names: tuple[str, str],
     handles: dict[str, Artist],
 ) -> Traced | None:
     if not curves:
         axes.set_axis_off()
-        axes.text(0.5, 0.5, f"no {METRICS[metric]} by {across}", ha="center", va="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, f"no {names[1]} by {names[0]}", ha="center", va="center", transform=axes.transAxes)
         return None
-    drawing.name_axes(axes, PLACES[across], METRICS[metric])
+    drawing.name_axes(axes, *names)
     shown, order = list(how)[:LEGEND], {label: place for place, label in enumerate(how)}
     found: list[Series] = []
     for curve in curves:
@@ -80,7 +81,7 @@ def _panel(
         handles.setdefault(curve.label, line)
         if len(how) <= HOVER or curve.label in shown:
             found.append(drawing.series(curve.label, x, mean, std, colour=look.colour))
-    return Traced(axes, PLACES[across], METRICS[metric], found)
+    return Traced(axes, *names, found)
 
 
 def _values(curve: Curve) -> tuple[Array, Array, Array | None]:
@@ -99,14 +100,14 @@ def _band(axes: Axes, x: Array, mean: Array, std: Array, look: Look) -> None:
     axes.fill_between(x, low, high, where=sound.tolist(), color=look.colour, alpha=0.16, linewidth=0)
 
 
-def _caption(sound: Curves, labels: Sequence[str], given: Sequence[str]) -> str:
+def _caption(sound: Curves, labels: Sequence[str], given: Sequence[str], unit: str) -> str:
     runs = sorted({curve.runs for some in sound.values() for curve in some})
     counts = str(runs[0]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
     words = [
         "One run for each curve." if runs == [1] else f"Mean over {counts} runs; bands are ± one standard deviation."
     ]
     if any(across == "seconds" and some for (_, across), some in sound.items()):
-        words.append("Seconds are of training alone, without evaluation.")
+        words.append(f"{unit[0].upper()}{unit[1:]} are of training alone, without evaluation.")
     if len(labels) > LEGEND:
         words = [word.replace("; bands are ± one standard deviation", "") for word in words]
         words.append(f"All {len(labels)} curves are drawn; the legend has the first {LEGEND}.")
@@ -119,7 +120,7 @@ def _caption(sound: Curves, labels: Sequence[str], given: Sequence[str]) -> str:
     return " ".join(words)
 
 
-def _alt(sound: Curves) -> str:
+def _alt(sound: Curves, unit: str) -> str:
     words = []
     for metric, said in METRICS.items():
         across = next((across for across in PLACES if sound.get((metric, across))), None)
@@ -128,8 +129,9 @@ def _alt(sound: Curves) -> str:
     seconds = [_last_place(c) for some in (sound.get((m, "seconds"), ()) for m in METRICS) for c in some]
     if seconds:
         slow, fast = max(seconds, key=lambda pair: pair[1]), min(seconds, key=lambda pair: pair[1])
+        symbol = unit.replace("seconds", "s")
         words.append(
-            f"Training took from {fast[1]:.3g} s ({drawing.short(fast[0], 40)}) to {slow[1]:.3g} s "
+            f"Training took from {fast[1]:.3g} {symbol} ({drawing.short(fast[0], 40)}) to {slow[1]:.3g} {symbol} "
             f"({drawing.short(slow[0], 40)})."
         )
     return " ".join(words)

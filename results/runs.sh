@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Run the studies of results/queue.toml, or resume them: from a clean checkout of the last commit with an environment of
+# its own, so that uncommitted work cannot change a result; at the lowest priority, two cells at a time, one thread each.
+#   results/runs.sh         run or resume; SIGTERM saves the running cells and stops
+#   results/runs.sh status  show what is done, what is left and how long it will take
+#   results/runs.sh stop    stop a queue that runs in the background, and wait until its cells are saved
+set -euo pipefail
+cd "$(dirname "$0")/.."
+checkout=.queue/checkout
+python=$checkout/.venv/bin/python
+
+case "${1:-run}" in
+  status)
+    exec .venv/bin/python -m muonlab queue results/queue.toml --out results/runs --status
+    ;;
+  stop)
+    if pid=$(cat .queue/pid 2> /dev/null) && kill -TERM "$pid" 2> /dev/null; then
+      while kill -0 "$pid" 2> /dev/null; do sleep 0.2; done
+    fi
+    exit 0
+    ;;
+esac
+
+mkdir -p .queue results/runs
+exec 9> .queue/lock
+flock --nonblock 9 || { echo "runs.sh: the queue is running already: results/runs.sh status shows how far it is" >&2; exit 2; }
+echo $$ > .queue/pid
+commit=$(git rev-parse HEAD)
+if [ -e "$checkout/.git" ]; then
+  git -C "$checkout" checkout --quiet --force --detach "$commit"
+else
+  git worktree prune
+  git worktree add --quiet --force --detach "$checkout" "$commit"
+fi
+make --no-print-directory -C "$checkout" .venv/.ready
+if [ -z "${MUONLAB_DATA:-}" ] && [ -d ../shared/data ]; then
+  MUONLAB_DATA="$(cd ../shared/data && pwd)"
+  export MUONLAB_DATA
+fi
+export OMP_NUM_THREADS=1
+exec nice -n 19 "$python" -m muonlab queue "$checkout/results/queue.toml" --out results/runs --jobs "${JOBS:-2}"
