@@ -7,7 +7,7 @@ PEERS := $(VENV)/.peers
 STEP_OPTIONS ?= # --slow-peers adds packages that force bfloat16: minutes
 WORKERS ?= 2
 
-.PHONY: demo test check bench docs soak runs runs-status runs-stop clean
+.PHONY: demo test check bench docs soak runs runs-status runs-stop runs-report clean
 
 demo: $(READY)
 	$(BIN)/muonlab run quickstart --profile small
@@ -40,6 +40,10 @@ runs-status: $(READY)
 
 runs-stop:
 	results/runs.sh stop
+
+runs-report: $(READY)  # pages and verdicts of all runs, and the README's sentence on them
+	$(BIN)/muonlab report results/runs
+	$(BIN)/python results/readme.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

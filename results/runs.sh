@@ -14,10 +14,11 @@ case "${1:-run}" in
     exec .venv/bin/python -m muonlab queue results/queue.toml --out results/runs --status
     ;;
   stop)
-    if pid=$(cat .queue/pid 2> /dev/null) && kill -TERM "$pid" 2> /dev/null; then
-      while kill -0 "$pid" 2> /dev/null; do sleep 0.2; done
-    fi
-    exit 0
+    [ -e .queue/lock ] || exit 0
+    exec 9> .queue/lock
+    flock --nonblock 9 && exit 0 # no queue is running
+    kill -TERM "$(cat .queue/pid)"
+    exec flock 9 # the lock is free when the queue has ended
     ;;
 esac
 
@@ -38,4 +39,7 @@ if [ -z "${MUONLAB_DATA:-}" ] && [ -d ../shared/data ]; then
   export MUONLAB_DATA
 fi
 export OMP_NUM_THREADS=1
+# glibc returns large blocks to the system after each batch and fetches them again: half of the CPU time of an update with
+# a thousand images (docs/adr/0020). Keep them.
+export MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
 exec nice -n 19 "$python" -m muonlab queue "$checkout/results/queue.toml" --out results/runs --jobs "${JOBS:-2}"

@@ -170,7 +170,7 @@ def run(report: dict[str, Any]) -> str:
         *([f"Profile {report['profile']}, not the paper's setting: {smaller}"] if smaller else []),
         *([f"Changed by options: {', '.join(report['changed'])}"] if report["changed"] else []),
         *(f"Data: {d['words']}" for d in report["data"].values()),
-        *([] if report["seconds_comparable"] else ["The machine was shared, so seconds tell little."]),
+        *([] if report["clock"] == "wall" else [report["timing"]]),
         *(f"Failed: {f['cell']}: {f['error']}" for f in report["failures"]),
     ]
     ends = {

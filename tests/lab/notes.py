@@ -13,8 +13,8 @@ class Notes:
         self.rows: list[dict[str, Any]] = []
         self.seen: list[tuple[int, int]] = []
 
-    def begin(self, lines: dict[str, int]) -> None:
-        assert lines == {}
+    def begin(self, saved: dict[str, Any]) -> None:
+        assert saved == {}
         self.begun += 1
 
     def write(self, row: dict[str, Any], file: str = "metrics") -> None:

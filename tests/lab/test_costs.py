@@ -3,16 +3,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 
+from muonlab.lab import costs
 from muonlab.lab.costs import GEMM_SHAPE, SVD_SHAPE, CostSpec, check, horner_steps, measure
 from muonlab.lab.desk import Stopped
+from muonlab.lab.timing import on_clock
 from muonlab.orthogonalize import newton_schulz
 from muonlab.polynomials import taylor
 from muonlab.theory import wall_clock_ratio
 from tests.lab.notes import Notes
+from tests.report.made import cell
 
 
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24), (16, 16)])
@@ -28,16 +32,60 @@ def test_a_cell_compares_the_lemma_with_the_clock():
     summary = measure(spec, desk)
     timed = [row for row in desk.rows if row["event"] == "cost"]
     assert [row["method"] for row in timed] == ["svd", "horner", "ours", "polar"]
-    assert all(row["least"] <= row["seconds"] <= row["most"] for row in timed)
-    seconds = {row["method"]: row["seconds"] for row in timed}
-    assert summary["measured_ratio"] == seconds["svd"] / seconds["horner"]
-    assert summary["ratio_to_ours"] == seconds["svd"] / seconds["ours"]
-    assert summary["predicted_ratio"] == wall_clock_ratio(
-        48, 96, q=3, kappa=2,
-        gemm_throughput=summary["gemm_flops_per_second"], svd_throughput=summary["svd_flops_per_second"],
-    )  # fmt: skip
+    for clock in ("", "cpu_"):
+        rows = [{name: row[f"{clock}{name}"] for name in ("least", "seconds", "most")} for row in timed]
+        assert all(0 < row["least"] <= row["seconds"] <= row["most"] for row in rows)
+        seconds = {row["method"]: row[f"{clock}seconds"] for row in timed}
+        numbers = {name.removeprefix(clock): value for name, value in summary.items() if name.startswith(clock)}
+        assert all(numbers[f"{method}_seconds"] == value for method, value in seconds.items())
+        assert numbers["measured_ratio"] == seconds["svd"] / seconds["horner"]
+        assert numbers["ratio_to_ours"] == seconds["svd"] / seconds["ours"]
+        assert numbers["measured_over_predicted"] == numbers["measured_ratio"] / numbers["predicted_ratio"]
+        assert numbers["predicted_ratio"] == wall_clock_ratio(
+            48, 96, q=3, kappa=2,
+            gemm_throughput=numbers["gemm_flops_per_second"], svd_throughput=numbers["svd_flops_per_second"],
+        )  # fmt: skip
     assert desk.seen[-1] == (3, 3)
     json.dumps([summary, desk.rows], allow_nan=False)
+
+
+class Times:
+    """Clocks that stand still until they are moved, which an SVD does by 3 wall and 1 CPU seconds."""
+
+    def __init__(self, monkeypatch):
+        self.wall = self.cpu = 0.0
+        svd = torch.linalg.svd
+        monkeypatch.setattr(time, "perf_counter", lambda: self.wall)
+        monkeypatch.setattr(time, "process_time", lambda: self.cpu)
+        monkeypatch.setattr(torch.linalg, "svd", lambda *a, **b: self.move(3.0, 1.0) or svd(*a, **b))
+
+    def move(self, wall, cpu):
+        self.wall, self.cpu = self.wall + wall, self.cpu + cpu
+
+
+def test_each_number_is_of_the_clock_that_its_name_says(monkeypatch):
+    times = Times(monkeypatch)
+    monkeypatch.setattr(costs, "_methods", lambda _: {
+        "svd": lambda: times.move(3.0, 1.0), "horner": lambda: times.move(1.0, 2.0),
+        "ours": lambda: times.move(1.0, 4.0), "polar": lambda: times.move(1.0, 1.0),
+    })  # fmt: skip
+    product = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda *a, **b: times.move(0.5, 0.25) or product(*a, **b))
+    monkeypatch.setattr(costs, "_frontier", lambda _: [])
+    summary = measure(CostSpec(m=8, n=9, repeats=2), desk := Notes())
+    assert [(row["seconds"], row["cpu_seconds"]) for row in desk.rows] == [(3, 1), (1, 2), (1, 4), (1, 1)]
+    assert (summary["measured_ratio"], summary["cpu_measured_ratio"]) == (3.0, 0.5)
+    assert (summary["ratio_to_ours"], summary["cpu_ratio_to_ours"]) == (3.0, 0.25)
+    assert summary["cpu_gemm_flops_per_second"] == pytest.approx(2 * summary["gemm_flops_per_second"])
+    assert summary["cpu_svd_flops_per_second"] == pytest.approx(3 * summary["svd_flops_per_second"])
+    assert summary["cpu_predicted_ratio"] == pytest.approx(2 / 3 * summary["predicted_ratio"])
+    assert (summary["seconds"], summary["cpu_seconds"]) == (times.wall, times.cpu)  # of all of it
+    on_cpu = on_clock(cell("8×9", desk.rows, summary=summary), "cpu")
+    assert on_cpu.summary["measured_ratio"] == 0.5
+    measured = [name for name in summary if not name.endswith("_shape") and name != "other_seconds"]
+    assert {name for name in measured if not name.startswith("cpu_")} == {
+        name.removeprefix("cpu_") for name in measured if name.startswith("cpu_")
+    }
 
 
 def test_a_cell_has_the_frontier_of_the_planner():

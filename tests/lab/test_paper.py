@@ -8,7 +8,7 @@ import pytest
 
 from muonlab.lab import paper
 from muonlab.lab.paper import TABLES, common_difference, is_bfloat16, smoothing_floor
-from muonlab.lab.slopes import log_log_slope, rank_slopes
+from muonlab.lab.slopes import log_log_slope, rank_slopes, slope_standard_error
 from muonlab.polynomials import preset
 
 # ------------------------------------------------------------------------------------------------------------ tables
@@ -126,6 +126,32 @@ def test_slopes_are_those_of_polyfit_and_differ_by_one_half():
     assert slopes.raw == pytest.approx(np.polyfit(x, np.log(norms), 1)[0], rel=1e-12)
     assert slopes.normalised == pytest.approx(np.polyfit(x, np.log(norms / np.sqrt(paper.RANKS)), 1)[0], rel=1e-12)
     assert slopes.normalised == pytest.approx(slopes.raw - 0.5, abs=1e-12)
+
+
+def standard_error(x, y) -> float:
+    """The standard error of the slope of logarithms, from numpy's covariance matrix of the coefficients."""
+    _, covariance = np.polyfit(np.log(x), np.log(y), 1, cov=True)
+    return float(np.sqrt(covariance[0, 0]))
+
+
+def test_the_standard_error_of_a_slope_is_that_of_polyfit_with_n_minus_2_degrees_of_freedom():
+    ranks, norms = [*paper.RANKS, *paper.RANKS], [1.3, 1.9, 2.2, 3.1, 2.9, 1.2, 2.0, 2.4, 2.7, 3.3]
+    right = standard_error(ranks, norms)
+    assert slope_standard_error(ranks, norms) == pytest.approx(right, rel=1e-10)
+    slopes = rank_slopes(ranks, norms)
+    assert slopes.standard_error == pytest.approx(right, rel=1e-10)
+    assert slopes.standard_error == pytest.approx(standard_error(ranks, norms / np.sqrt(ranks)), rel=1e-10)
+    # other degrees of freedom are outside the tolerance
+    for wrong in (len(ranks), len(ranks) - 1, len(ranks) - 3, len(paper.RANKS) - 2):
+        other = right * math.sqrt((len(ranks) - 2) / wrong)
+        assert slopes.standard_error != pytest.approx(other, rel=1e-3)
+
+
+def test_a_line_through_two_points_has_no_standard_error():
+    assert slope_standard_error([16, 32], [1.0, 2.0]) is None
+    assert rank_slopes([16, 32], [1.0, 2.0]).standard_error is None
+    three = [16, 16, 32], [1.0, 4.0, 2.0]
+    assert slope_standard_error(*three) == pytest.approx(standard_error(*three))
 
 
 def test_the_slope_of_a_power_is_its_exponent():

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import itertools
 import json
 import os
 import signal
@@ -14,6 +13,9 @@ import pytest
 
 from muonlab.lab import cells, load_results, run, runner, store
 from muonlab.lab.desk import Stopped
+from muonlab.lab.sealed import write_json
+from muonlab.lab.settings import Settings
+from muonlab.lab.study import Cell
 from muonlab.lab.summary import report
 from tests.lab.tiny import SPEC, study, without_clock
 
@@ -145,23 +147,46 @@ def test_more_seeds_are_added_to_a_finished_study(tmp_path):
     assert len(load_results(tmp_path).cells) == 6
 
 
-@pytest.mark.parametrize("field", ["version", "numerics"])
-def test_cells_of_other_code_are_not_taken_for_done(field, monkeypatch):
-    cell = study().cells("smoke")[0]
-    before = store.key(cell, "w", "d")
-    assert before == store.key(cell, "w", "d")
-    monkeypatch.setattr(store, {"version": "__version__", "numerics": "NUMERICS"}[field], "other")
-    assert store.key(cell, "w", "d") != before
+def key(cell, data="d"):
+    return store.key_of(store.identity(cell, data))
 
 
-def test_every_field_of_a_spec_and_the_data_are_in_the_key(monkeypatch):
+def test_a_key_depends_on_numerics_and_data_and_not_on_the_version(monkeypatch):
     cell = study().cells("smoke")[0]
-    keys = {store.key(cell, "w", "d"), store.key(cell, "v", "d"), store.key(cell, "w", "e")}
+    before = key(cell)
+    assert key(cell, "e") != before
+    monkeypatch.setattr("muonlab.__version__", "9.9.9")
+    assert key(cell) == before
+    monkeypatch.setattr(store, "NUMERICS", store.NUMERICS + 1)
+    assert key(cell) != before
+
+
+def test_every_field_of_a_spec_is_in_the_key(monkeypatch):
+    cell = study().cells("smoke")[0]
     plain = cell.spec.to_dict()
+    keys = {key(cell)}
     for name in plain:
         monkeypatch.setattr(type(cell.spec), "to_dict", lambda _, name=name: {**plain, name: "another value"})
-        keys.add(store.key(cell, "w", "d"))
-    assert len(keys) == 3 + len(plain)
+        keys.add(key(cell))
+    assert len(keys) == 1 + len(plain)
+
+
+@dataclasses.dataclass(frozen=True)
+class LaterSettings(Settings):
+    new: int = 7
+
+
+def test_a_new_field_keeps_the_key_and_a_changed_default_is_refused(tmp_path):
+    """A later version adds a field whose default changes nothing; another one changes that default."""
+    cell, later = (Cell({"axis": "point"}, kind(seed=1)) for kind in (Settings, LaterSettings))
+    assert key(cell) == key(later)
+    assert key(later) != key(Cell(later.points, LaterSettings(seed=1, new=8)))
+    folder = store.CellFolder(tmp_path / "cell")
+    folder.create(cell, store.identity(cell, None))
+    folder.create(later, store.identity(later, None))
+    changed = Cell(later.points, LaterSettings(seed=2))  # as if the default of seed were another one
+    with pytest.raises(ValueError, match=r"the spec that it began with, got cell with seed = 1 where this run has 2"):
+        folder.create(changed, store.identity(cell, None))
 
 
 def test_threads_of_a_run_directory_hold_for_its_later_cells(tmp_path):
@@ -210,7 +235,7 @@ def test_a_full_disk_stops_the_study_with_one_line_and_loses_nothing(tmp_path):
 # --------------------------------------------------------------------------------------------------- run directories
 
 
-def test_another_study_profile_setting_or_version_is_refused(tmp_path, monkeypatch):
+def test_another_study_profile_setting_or_numerics_is_refused_and_another_version_is_not(tmp_path, monkeypatch):
     run(study(work=f"{HERE}:succeed"), out=tmp_path)
     before = snapshot(tmp_path)
     for attempt in (
@@ -221,9 +246,13 @@ def test_another_study_profile_setting_or_version_is_refused(tmp_path, monkeypat
     ):
         with pytest.raises(ValueError, match=r"a run directory holds one study, got .* choose another --out"):
             attempt()
-    monkeypatch.setattr(store, "__version__", "9.9.9")
-    with pytest.raises(ValueError, match=r'version "0\.1\.0" where this run has "9\.9\.9"'):
+    monkeypatch.setattr(store, "NUMERICS", 9)
+    with pytest.raises(ValueError, match=r"numerics 1 where this run has 9"):
         run(study(), out=tmp_path)
+    assert snapshot(tmp_path) == before
+    monkeypatch.undo()
+    monkeypatch.setattr("muonlab.__version__", "9.9.9")
+    assert run(study(work=f"{HERE}:succeed"), out=tmp_path).status == "done"
     assert snapshot(tmp_path) == before
 
 
@@ -238,7 +267,11 @@ def test_a_directory_with_other_files_is_refused(tmp_path):
 
 
 def test_a_damaged_head_is_refused(tmp_path):
-    (tmp_path / "study.json").write_text("{")
+    for content, message in (("{", "must match the hash that it carries"), ('{"format": 1}', "must have the format 2")):
+        (tmp_path / "study.json").write_text(content)
+        with pytest.raises(ValueError, match=message):
+            run(study(work=f"{HERE}:succeed"), out=tmp_path)
+    write_json(tmp_path / "study.json", {"format": store.FORMAT})
     with pytest.raises(ValueError, match=r"study\.json must say what a run directory is"):
         run(study(work=f"{HERE}:succeed"), out=tmp_path)
 
@@ -255,7 +288,6 @@ DAMAGES = {
     "metrics cut": ("cells/{cell}/metrics.jsonl", b'{"event": "start"}\n'),
     "metrics gone": ("cells/{cell}/metrics.jsonl", None),
     "rows that are none": ("cells/{cell}/metrics.jsonl", b"3\n"),
-    "weights gone": ("cells/{cell}/weights.safetensors", None),
     "done without numbers": ("cells/{cell}/done.json", b"{}"),
     "done of another shape": ("cells/{cell}/done.json", b'{"summary": {}, "rows_sha256": {}, "sessions": 3}'),
     "spec without fields": ("cells/{cell}/spec.json", b"{}"),
@@ -263,7 +295,7 @@ DAMAGES = {
     "cells that are no names": ("cells.json", b'{"cells": [1, 2]}'),
     "sessions that are no list": ("env.json", b'{"sessions": "ab"}'),
     "deep": ("study.json", b"[" * 200_000),
-    "head without settings": ("study.json", b'{"study": "tiny"}'),
+    "head without settings": ("study.json", b'{"format": 2, "study": "tiny"}'),
 }
 
 
@@ -364,8 +396,7 @@ def test_a_stopped_study_goes_on_to_the_bits_of_one_that_was_not(tmp_path, monke
         assert without_clock(a.metrics) == without_clock(b.metrics)
 
 
-def test_cells_side_by_side_give_the_bits_of_cells_one_by_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(cells, "load", lambda: 0.5)  # whatever else this machine does
+def test_cells_side_by_side_give_the_bits_of_cells_one_by_one(tmp_path):
     one = run(study(), out=tmp_path / "one", seeds=2)
     two = run(study(), out=tmp_path / "two", seeds=2, jobs=2, threads=1)
     assert two.status == "done"
@@ -373,8 +404,7 @@ def test_cells_side_by_side_give_the_bits_of_cells_one_by_one(tmp_path, monkeypa
         assert a.summary["weights_sha256"] == b.summary["weights_sha256"]
         assert without_clock(a.metrics) == without_clock(b.metrics)
         assert (a.jobs, b.jobs) == (1, 2)
-    assert report(one)["seconds_comparable"]
-    assert not report(two)["seconds_comparable"]
+    assert report(two)["clock"] == "cpu"
 
 
 def test_a_worker_that_is_killed_is_a_failure_of_its_cell_alone(tmp_path):
@@ -419,30 +449,13 @@ def test_a_study_that_was_stopped_after_a_failure_can_go_on(tmp_path):
     assert results.status == "open"
 
 
-def test_seconds_of_a_cell_that_once_ran_beside_others_are_not_comparable(tmp_path):
+def test_a_cell_that_once_ran_beside_others_says_so_for_ever(tmp_path):
     run(study(work=f"{HERE}:wait_for_a_friend"), out=tmp_path, jobs=2)
     for cell in load_results(tmp_path).cells:
         (cell.folder / "friend").touch()
     done = run(study(work=f"{HERE}:wait_for_a_friend"), out=tmp_path, jobs=1, retry=True)
     assert [(cell.status, cell.jobs, cell.sessions) for cell in done.cells] == [("done", 2, (0, 1))] * 2
-    assert not report(done)["seconds_comparable"]
     assert len(done.environments) == 2
-
-
-def test_the_largest_load_that_a_cell_has_seen_is_kept(tmp_path, monkeypatch):
-    seen = itertools.chain([0.5, 2.5], itertools.repeat(1.0))
-    monkeypatch.setattr("muonlab.lab.cells.load", lambda: next(seen))
-    results = run(study(work=f"{HERE}:succeed"), out=tmp_path)
-    assert [cell.load for cell in results.cells] == [2.5, 1.0]
-    assert results.cells[0].disturbed == "the machine was busy (2.5 processes for each core)"
-    assert report(results)["seconds_comparable"] is False
-
-
-def test_a_system_that_tells_no_load_disturbs_nothing(tmp_path, monkeypatch):
-    monkeypatch.delattr("os.getloadavg")
-    results = run(study(work=f"{HERE}:succeed"), out=tmp_path)
-    assert [(cell.load, cell.disturbed) for cell in results.cells] == [(None, "")] * 2
-    assert report(results)["seconds_comparable"] is True
 
 
 def test_a_study_may_use_several_parts_of_one_dataset(tmp_path):

@@ -228,6 +228,30 @@ def test_numbers_in_the_words_of_a_profile_are_those_of_its_settings(study):
         assert f"{profile.seeds} run" in profile.words
 
 
+def updates_of(spec: Spec) -> int:
+    size = spec.train or datasets()[spec.dataset].train
+    per_epoch = (size - 1) // spec.block // spec.batch_size if spec.block else size // spec.batch_size
+    return spec.steps or spec.epochs * per_epoch
+
+
+@pytest.mark.parametrize("study", TRAINED, ids=named)
+def test_the_small_profile_has_three_seeds_and_enough_updates_to_decide(study):
+    # docs/adr/0020: the fewest are those of the largest batch
+    fewest = 180 if study.name == "batch-size" else 200
+    assert study.profiles["small"].seeds >= 3
+    assert min(updates_of(cell.spec) for cell in study.cells("small", seeds=1)) >= fewest
+
+
+def test_every_batch_size_is_evaluated_after_the_same_number_of_images_at_the_small_profile():
+    specs = [cell.spec for cell in studies()["batch-size"].cells("small", seeds=1)]
+    assert {spec.batch_size * spec.evaluate_every for spec in specs} == {4_096}
+    assert {spec.batch_size for spec in specs} == set(paper.BATCH_SIZES)
+
+
+def test_the_rank_study_has_all_ranks_of_the_paper_at_the_small_profile():
+    assert {cell.spec.first_width for cell in studies()["rank"].cells("small")} == set(paper.RANKS)
+
+
 def test_the_language_models_hold_few_logits_at_once():
     # 50,257 logits of float32 for each token, some four times over: 8 GB at most
     for name in ("gpt-124m-fineweb", "gpt-1.3b-fineweb"):

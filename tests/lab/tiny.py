@@ -33,7 +33,7 @@ class Bench:
 
     def __init__(self, folder: Path, *, stop_after: int | None = None, checkpoint_seconds: float = 1e9) -> None:
         self.folder, self.data, self.data_hash = folder, None, None
-        self.checkpoint_seconds = checkpoint_seconds
+        self.checkpoint_seconds, self.keep_weights = checkpoint_seconds, True
         self.rows: dict[str, list[dict[str, Any]]] = {}
         self.asked = 0
         self.stop_after = stop_after
@@ -43,19 +43,22 @@ class Bench:
         self.asked += 1
         return self.asked == self.stop_after
 
-    def begin(self, lines: dict[str, int]) -> None:
-        self.rows = {name: self.rows[name][:count] for name, count in lines.items()}
+    def begin(self, saved: dict[str, dict[str, Any]]) -> None:
+        self.rows = {name: self.rows[name][: rows["lines"]] for name, rows in saved.items()}
 
     def write(self, row: dict[str, Any], file: str = "metrics") -> None:
         self.rows.setdefault(file, []).append(row)
 
-    def lines(self) -> dict[str, int]:
-        return {name: len(rows) for name, rows in self.rows.items()}
+    def save_rows(self) -> dict[str, dict[str, Any]]:
+        return {name: {"lines": len(rows), "sha256": ""} for name, rows in self.rows.items()}
 
     def progress(self, done: int, total: int, **numbers: float) -> None:
         assert 0 <= done <= total
         assert all(math.isfinite(number) for number in numbers.values())
 
 
+CLOCKS = ("seconds", "cpu_seconds", "other_seconds")
+
+
 def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if name not in CLOCKS} for row in rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from muonlab.lab.results import CellResult, Results
 from muonlab.report.evidence import Evidence, evidence_of
 
 NOWHERE = Path("nowhere")
+MACHINE = "A 1, 2 cores, no GPU"
 PER_EPOCH = 10
 """Updates."""
 
@@ -22,28 +24,34 @@ def run(
     test: Sequence[float] | None = None,
     *,
     seconds: float | Sequence[float] = 1.0,
+    cpu: float = 1.0,
     start: float | None = None,
     **more: float,
 ) -> tuple[dict[str, Any], ...]:
     """The rows of a run: a row before training (``start`` is its test loss), then one after each epoch.
 
-    ``seconds`` are those of an epoch, or the moment of every evaluation.
+    ``seconds`` are those of an epoch, or the moment of every evaluation; ``cpu`` are the CPU seconds in each of them.
     """
     test = train if test is None else test
     moments = [seconds * (i + 1) for i in range(len(train))] if isinstance(seconds, (int, float)) else seconds
-    first = {"event": "start", "step": 0, "epoch": 0.0, "seconds": 0.0, "lr": 0.1}
+    first = {"event": "start", "step": 0, "epoch": 0.0, **clocks(0.0, cpu), "lr": 0.1}
     rows = [first if start is None else first | {"test_loss": start}]
     for i, (a, b, moment) in enumerate(zip(train, test, moments, strict=True), start=1):
-        where = {"event": "evaluation", "step": i * PER_EPOCH, "epoch": float(i), "seconds": moment, "lr": 0.1}
+        where = {"event": "evaluation", "step": i * PER_EPOCH, "epoch": float(i), **clocks(moment, cpu), "lr": 0.1}
         rows.append(where | {"train_loss": a, "test_loss": b, **more})
     return tuple(rows)
+
+
+def clocks(seconds: float, cpu: float = 1.0) -> dict[str, float]:
+    """What the clocks of a cell show on a quiet machine, with this many CPU seconds in a second."""
+    return {"seconds": seconds, "cpu_seconds": seconds * cpu, "other_seconds": 0.0}
 
 
 def cell(label: str, rows: Iterable[Mapping[str, Any]] = (), **given: Any) -> CellResult:
     """A finished cell; ``given`` are its fields, and those of its spec by ``spec``."""
     spec = {"seed": 0, "device": "cpu", "threads": 1, **given.pop("spec", {})}
     made = CellResult(label, {"optimizer": label}, spec, "done", tuple(rows), {}, None, 1, (0,), NOWHERE)
-    return replace(made, **given)
+    return replace(made, **{"hardware": (MACHINE,), "cores": 2, "ranks": (1,), **given})
 
 
 def seeds(label: str, *runs: Iterable[Mapping[str, Any]], **given: Any) -> list[CellResult]:
@@ -103,8 +111,9 @@ def certified(path: Path, label: str, rows: Iterable[Mapping[str, Any]], **given
     path.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps({"event": "matrix", "step": 1, "name": "w", **row}) + "\n" for row in rows)
     (path / "certificates.jsonl").write_text(text)
+    saved = {"certificates": {"lines": text.count("\n"), "sha256": hashlib.sha256(text.encode()).hexdigest()}}
     spec = {"optimizer": "muon", "polynomial": "taylor", "kappa": 2, **given.pop("spec", {})}
-    return cell(label, given.pop("metrics", ()), folder=path, spec=spec, **given)
+    return cell(label, given.pop("metrics", ()), folder=path, spec=spec, saved=saved, **given)
 
 
 def renamed(of: Results, one: str, other: str) -> Results:

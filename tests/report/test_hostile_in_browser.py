@@ -106,10 +106,11 @@ def test_a_study_with_a_hostile_title_is_linked_from_the_index_by_its_encoded_pa
 
 
 def test_hostile_labels_go_through_a_run_directory_its_figures_and_its_page_as_text(open_page, tmp_path):
-    folder = write_run(tmp_path / "run", list(HOSTILE), seeds=1)
+    labels = [text for text in HOSTILE if len(text) < 200]  # longer ones cannot name a folder
+    folder = write_run(tmp_path / "run", labels, seeds=1)
     assert report(folder)["problems"] == []
     page = open_page(folder / "report.html").page
     shown = page.locator("#table-final-losses tbody th").all_text_contents()
-    assert [spoken(text) for text in shown] == [spoken(text) for text in HOSTILE]
+    assert [spoken(text) for text in shown] == [spoken(text) for text in labels]
     assert page.locator("figure :is(a, image, foreignObject)").count() == 0
     assert page.locator("script:not([type])").count() == 2  # our own

@@ -15,10 +15,11 @@ import pytest
 
 from muonlab.cli import main
 from muonlab.lab.runner import run
+from muonlab.lab.sealed import read_json
 from muonlab.report import claims
 from muonlab.report.publish import page_of, report
 from tests.lab.tiny import study
-from tests.report.rundirs import OPTIMIZERS, losses, text_of, write_cell, write_run
+from tests.report.rundirs import OPTIMIZERS, losses, seal, text_of, write_cell, write_run
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +65,13 @@ def test_the_claims_of_the_study_are_on_its_page_with_rule_and_verdict(made):
 
 def test_a_page_says_whether_the_rules_stood_before_the_run(made):
     assert "not every session noted which rules stood when it began" in text_of(made)
-    about = json.loads((made / "env.json").read_text())
-    now = claims.digest()
+    (session,) = read_json(made / "env.json")["sessions"]
     for noted, words in (
-        (now, "as they stood when the run began"),
-        (now | {"code": "0" * 64}, "worded as when the run began; the code that applies them has changed since"),
-        (now | {"words": "0" * 64}, "worded otherwise when the run began"),
+        (claims.digest("q-ablation"), "as they were worded when the run began"),
+        (claims.digest("rank"), "worded otherwise when the run began"),
+        ({"no": "hash"}, "not every session noted which rules stood when it began"),
     ):
-        about["sessions"][0]["rules"] = noted
-        (made / "env.json").write_text(json.dumps(about))
+        seal(made / "env.json", sessions=[session | {"rules": noted}])
         assert words in text_of(made)
 
 
@@ -232,7 +231,7 @@ def test_a_run_ends_by_naming_its_page(tmp_path, capsys):
     assert main(words) == 0
     assert capsys.readouterr().out.rstrip().endswith(f"Page: {tmp_path / 'quick' / 'report.html'}")
     session = json.loads((tmp_path / "quick" / "env.json").read_text())["sessions"][0]
-    assert session["rules"] == claims.digest()
+    assert session["rules"] == claims.digest("quickstart")
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "quick" / "report.html")
 

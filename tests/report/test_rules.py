@@ -11,7 +11,7 @@ from muonlab.lab import paper
 from muonlab.report import rules
 from muonlab.report.evidence import MissingError
 from muonlab.report.rules import NS, SGD_M, SVD
-from tests.report.made import cell, evidence, of_table, run, seeds
+from tests.report.made import MACHINE, cell, clocks, evidence, of_table, run, seeds
 
 BASE = [2.0, 1.5, 1.0]
 ONE_STEP = rules.below_at_every_epoch(NS[0], SGD_M)
@@ -177,10 +177,14 @@ def test_updates_lengthen_if_the_last_takes_over_5_percent_more_and_none_over_5_
     found = rules.steps_lengthen("abc")(evidence(*cells))
     assert found.held is held
     assert found.ours == f"ms per update: {', '.join(f'{100 * one:.3g}' for one in seconds)}"
+    shared = rules.steps_lengthen("abc")(evidence(*(replace(one, jobs=2) for one in cells)))
+    assert shared.ours == f"CPU {found.ours}"
 
 
 def test_a_run_without_an_update_has_no_seconds_per_update():
     with pytest.raises(MissingError, match=r"^a has a run without seconds$"):
+        rules.steps_lengthen("ab")(evidence(cell("a", run([]), summary=clocks(0.0)), cell("b", run(BASE))))
+    with pytest.raises(MissingError, match=rf"^a has no run that was timed on {MACHINE}$"):
         rules.steps_lengthen("ab")(evidence(cell("a", run([])), cell("b", run(BASE))))
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muonlab import polynomials
+from muonlab.lab import paper
 from muonlab.report import rules, rules_of_theory
 from muonlab.report.evidence import Evidence, MissingError
 from muonlab.theory import chi, residual_after
-from tests.report.made import cell, certified, evidence, ranked
+from tests.report.made import cell, certified, clocks, evidence, ranked
 
 # -------------------------------------------------------------------------------------------------------------- slopes
 
@@ -25,7 +27,7 @@ def test_a_slope_lies_between_its_ends(omega, held, normalised):
     made = evidence(*ranked({"a": omega, "b": 0.3}).cells, study="rank")
     found = rules.slope_between("ab", 0.25 - shift, 0.35 - shift, normalised=normalised)(made)
     assert found.held is held
-    assert found.ours == f"a {omega - shift:.3f}, b {0.3 - shift:.3f}"
+    assert found.ours == f"a {omega - shift:.3f} ± 0.000, b {0.3 - shift:.3f} ± 0.000"
 
 
 @pytest.mark.parametrize(("omega", "held"), [(0.29, True), (0.31, False)])
@@ -33,6 +35,69 @@ def test_flatter_is_a_smaller_slope_of_each(omega, held):
     assert (
         rules.flatter("ab", "c")(evidence(*ranked({"a": -0.1, "b": omega, "c": 0.3}).cells, study="rank")).held is held
     )
+
+
+def scattered(**scatter):
+    """The study of ranks with two seeds: norms r^ω (1 + s) and r^ω / (1 + s) at every rank, for these ω and s."""
+    cells = []
+    for label, (omega, s) in scatter.items():
+        for seed, factor in enumerate((1 + s, 1 / (1 + s))):
+            made = ranked({label: omega}).cells
+            cells += [
+                replace(
+                    one,
+                    spec={**one.spec, "seed": seed},
+                    metrics=tuple(
+                        {**row, "gradient_nuclear_norm": row["gradient_nuclear_norm"] * factor}
+                        if "gradient_nuclear_norm" in row
+                        else row
+                        for row in one.metrics
+                    ),
+                )
+                for one in made
+            ]
+    return evidence(*cells, study="rank")
+
+
+def error_of(s):
+    """The standard error of the slope of ``scattered``, by numpy."""
+    x = [math.log(r) for r in paper.RANKS] * 2
+    y = [math.log(1 + s)] * len(paper.RANKS) + [-math.log(1 + s)] * len(paper.RANKS)
+    return float(np.sqrt(np.polyfit(x, y, 1, cov=True)[1][0, 0]))
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize("end", [0.25, 0.35])
+def test_a_slope_closer_to_an_end_than_its_standard_error_decides_nothing(end, side):
+    error, rule = error_of(0.1), rules.slope_between("a", 0.25, 0.35)
+    near, far = (end + side * by * error for by in (0.9, 1.1))
+    with pytest.raises(
+        MissingError,
+        match=rf"^the slopes are a {near:.3f} ± {error:.3f}; the slope of a is closer than one standard error to an "
+        r"end of the interval from 0\.25 to 0\.35$",
+    ):
+        rule(scattered(a=(near, 0.1)))
+    assert rule(scattered(a=(far, 0.1))).held is (0.25 < far < 0.35)
+
+
+def test_a_slope_clearly_outside_decides_though_another_is_near_an_end():
+    found = rules.slope_between("ab", 0.25, 0.35)(scattered(a=(0.9, 0.1), b=(0.35, 0.1)))
+    assert not found.held
+    assert found.ours.startswith("a 0.900 ± ")
+    assert not rules.flatter("ab", "c")(scattered(a=(0.9, 0.1), b=(0.3, 0.1), c=(0.3, 0.1))).held
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_two_slopes_that_differ_by_less_than_the_error_of_the_difference_decide_nothing(side):
+    of_difference, rule = math.hypot(error_of(0.1), error_of(0.05)), rules.flatter("a", "b")
+    with pytest.raises(MissingError, match="of a differs from that of b by less than the standard error of the diff"):
+        rule(scattered(a=(0.3 + side * 0.9 * of_difference, 0.1), b=(0.3, 0.05)))
+    assert rule(scattered(a=(0.3 + side * 1.1 * of_difference, 0.1), b=(0.3, 0.05))).held is (side < 0)
+
+
+def test_a_slope_of_two_runs_has_no_standard_error_and_decides_nothing():
+    with pytest.raises(MissingError, match=r"^the slope of a, 0\.300, has no standard error: it needs three or more"):
+        rules.slope_between("a", 0, 1)(evidence(*ranked({"a": 0.3}).cells[:2], study="rank"))
 
 
 def test_slopes_need_a_finished_study_with_that_optimizer_and_two_ranks():
@@ -182,7 +247,7 @@ def test_inequalities_of_other_names_kinds_and_methods_do_not_count():
 def timed(label="64×216", device="cpu", **summary):
     numbers = {
         "measured_over_predicted": 1.0, "measured_ratio": 5.0, "ratio_to_ours": 6.0,
-        "gemm_flops_per_second": 6e9, "svd_flops_per_second": 1e9,
+        "gemm_flops_per_second": 6e9, "svd_flops_per_second": 1e9, **clocks(1.0),
     }  # fmt: skip
     return cell(label, spec={"device": device}, summary={**numbers, **summary})
 
@@ -236,6 +301,8 @@ def test_steps_beat_the_svd_at_every_shape_in_both_forms(name, ratio, held):
 )
 def test_without_a_timed_shape_costs_are_not_judged(rule):
     with pytest.raises(MissingError, match=r"^no shape was timed$"):
+        rule()(evidence(cell("64×216", summary=clocks(1.0))))
+    with pytest.raises(MissingError, match=r"^No times were measured\.$"):
         rule()(evidence(cell("64×216")))
 
 

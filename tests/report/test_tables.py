@@ -85,7 +85,7 @@ def test_the_papers_rows_are_those_printed_and_stand_below_ours(table):
     last = table.seconds[-1]
     for name, second in zip(made.header[2:], table.seconds, strict=True):
         assert name.startswith(f"{second / last:.0%} (")
-    assert f"{', '.join(f'{second:,}' for second in table.seconds)} s" in made.caption
+    assert f"{', '.join(f'{second:,}' for second in table.seconds)} wall seconds" in made.caption
     assert table.item in made.title
 
 
@@ -119,6 +119,10 @@ def test_a_study_without_a_table_has_fifths_of_its_slowest_run_and_a_dash_before
     assert means(made.rows[0]) == ["a", 2.0, 1.0, 1.0, 1.0, 1.0]
     assert means(made.rows[1]) == ["b", None, None, pytest.approx(3.6), pytest.approx(2.8), 2.0]
     assert "of the slowest run, 10 s" in made.caption
+    of_cpu = tables.losses_over_time(places(*cells), "degree", "cpu")
+    assert of_cpu is not None
+    assert of_cpu.title == "Training loss over CPU seconds of training"
+    assert of_cpu.header[1] == "20% (2 CPU s)"
 
 
 def test_columns_are_means_over_runs_interpolated():
@@ -139,27 +143,49 @@ def test_runs_without_seconds_have_no_such_table():
 def test_speed_is_of_training_alone_and_an_orthogonalization_is_a_difference():
     cells = [cell(SGD_M, run([1.0] * 3, seconds=2.0)), *seeds("a", run([1.0], seconds=4.0), run([1.0], seconds=6.0))]
     table = tables.speed(places(*cells))
-    assert means(table.rows[0]) == [SGD_M, pytest.approx(5.0), pytest.approx(0.2), None]
-    assert means(table.rows[1]) == ["a", pytest.approx(2.0), pytest.approx(0.5), pytest.approx(0.3)]
+    assert means(table.rows[0]) == [SGD_M, *map(pytest.approx, (5.0, 0.2, 0.2)), None]
+    assert means(table.rows[1]) == ["a", *map(pytest.approx, (2.0, 0.5, 0.5, 0.3))]
     assert table.rows[1][2].std == pytest.approx(statistics.stdev([0.4, 0.6]))
-    assert table.rows[1][3].std is None  # of one run of SGD-M nothing is known
+    assert table.rows[1][4].std is None  # of one run of SGD-M nothing is known
     assert "difference from an update of SGD-M" in table.caption
+
+
+def test_speed_has_both_clocks_and_computes_with_the_one_that_claims_use():
+    # by the wall clock "a" is the slower one, by the processor's it is the faster one
+    found = places(cell(SGD_M, run([1.0], seconds=2.0, cpu=1.0)), cell("a", run([1.0], seconds=4.0, cpu=0.25)))
+    by_wall, by_cpu = tables.speed(found, "wall"), tables.speed(found, "cpu")
+    for table in (by_wall, by_cpu):
+        assert means(column(table, "wall seconds per update")) == pytest.approx([0.2, 0.4])
+        assert means(column(table, "CPU seconds per update")) == pytest.approx([0.2, 0.1])
+    assert column(by_wall, "updates per second") == pytest.approx([5.0, 2.5])
+    assert column(by_cpu, "updates per CPU second") == pytest.approx([5.0, 10.0])
+    assert means(column(by_wall, "orthogonalization, seconds per update")) == [None, pytest.approx(0.2)]
+    assert means(column(by_cpu, "orthogonalization, CPU seconds per update")) == [None, None]
+    assert "Claims about time use wall seconds." in by_wall.caption
+    assert "Claims about time use CPU seconds." in by_cpu.caption
+
+
+def test_runs_without_processor_time_have_a_dash_there():
+    rows = [{name: value for name, value in row.items() if name != "cpu_seconds"} for row in run([1.0])]
+    table = tables.speed(places(cell("a", rows)))
+    assert means(column(table, "CPU seconds per update")) == [None]
+    assert means(column(table, "wall seconds per update")) == [pytest.approx(0.1)]
 
 
 def test_without_sgdm_speed_has_no_difference():
     table = tables.speed(places(cell("a", run([1.0])), cell("b", run([]))))
-    assert table.header == ("optimizer", "updates per second", "seconds per update")
-    assert [means(row) for row in table.rows] == [["a", pytest.approx(10.0), pytest.approx(0.1)], ["b", None, None]]
+    assert table.header[1:] == ("updates per second", "wall seconds per update", "CPU seconds per update")
+    assert [means(row) for row in table.rows] == [["a", *map(pytest.approx, (10.0, 0.1, 0.1))], ["b", *[None] * 3]]
 
 
 def test_the_spread_of_a_difference_is_that_of_both_and_less_than_nothing_is_a_dash():
     plain = seeds(SGD_M, run([1.0], seconds=2.0), run([1.0], seconds=4.0))
     slow = seeds("slow", run([1.0], seconds=6.0), run([1.0], seconds=10.0))
     table = tables.speed(places(*plain, *slow, cell("fast", run([1.0], seconds=1.0))))
-    beyond = table.rows[1][3]
+    beyond = table.rows[1][4]
     assert beyond.mean == pytest.approx(0.5)
     assert beyond.std == pytest.approx((statistics.variance([0.2, 0.4]) + statistics.variance([0.6, 1.0])) ** 0.5)
-    assert table.rows[2][3] is None
+    assert table.rows[2][4] is None
 
 
 # ----------------------------------------------------------------------------------------------- slopes, costs, bounds
@@ -167,15 +193,21 @@ def test_the_spread_of_a_difference_is_that_of_both_and_less_than_nothing_is_a_d
 
 def test_slopes_are_ours_beside_the_papers():
     table = tables.slopes(slopes_of(ranked({SGD_M: 0.25, SVD: 0.1, "other": 1.0})))
-    assert table.rows[0] == (SGD_M, pytest.approx(0.25), 0.292, pytest.approx(-0.25), -0.208)
-    assert table.rows[1] == (SVD, pytest.approx(0.1), 0.102, pytest.approx(-0.4), -0.398)
-    assert table.rows[2] == ("other", pytest.approx(1.0), None, pytest.approx(0.5), None)
+    exact = pytest.approx(0.0, abs=1e-9)
+    assert table.header[-1] == "standard error of ω"
+    assert table.rows[0] == (SGD_M, pytest.approx(0.25), 0.292, pytest.approx(-0.25), -0.208, exact)
+    assert table.rows[1] == (SVD, pytest.approx(0.1), 0.102, pytest.approx(-0.4), -0.398, exact)
+    assert table.rows[2] == ("other", pytest.approx(1.0), None, pytest.approx(0.5), None, exact)
 
 
 def test_costs_have_a_row_for_each_shape_and_a_dash_for_what_was_not_timed():
     table = tables.costs({"64×216": {"svd_seconds": 2.0, "horner_seconds": 0.5, "measured_ratio": 4.0}, "2×2": {}})
     assert table.rows[0][:5] == ("64×216", 2.0, 0.5, None, 4.0)
     assert table.rows[1] == ("2×2", *[None] * 7)
+    assert (table.title, table.header[1]) == ("Seconds per orthogonalization (Lemma 11)", "SVD, s")
+    of_cpu = tables.costs({}, "cpu")
+    assert (of_cpu.title, of_cpu.header[1]) == ("CPU seconds per orthogonalization (Lemma 11)", "SVD, CPU s")
+    assert "Times are CPU seconds." in of_cpu.caption
 
 
 def test_bounds_have_the_summary_of_each_problem_and_method():
@@ -237,4 +269,5 @@ def test_certificates_are_those_of_the_last_step_mean_over_runs(tmp_path):
     ("value", "words"), [(0.6454, "0.645 s"), (99.94, "99.9 s"), (100.0, "100 s"), (3612.4, "3,612 s")]
 )
 def test_seconds_have_three_digits_or_none_behind_the_point(value, words):
-    assert tables._seconds(value) == words
+    assert tables._seconds(value, "wall") == words
+    assert tables._seconds(value, "cpu") == words.replace("s", "CPU s")

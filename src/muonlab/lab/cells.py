@@ -149,7 +149,8 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show, ranks: Ranks = 
         except Exception as error:
             if not _is_of_the_cell(error, ranks):
                 raise
-            folder.fail({"error": describe(error), "traceback": traceback.format_exc(), "time": time.time()})
+            why = {"error": describe(error), "traceback": traceback.format_exc(), "time": time.time()}
+            folder.fail({**why, "rows": desk.save_rows()})
             return "failed"
         finally:
             desk.close()

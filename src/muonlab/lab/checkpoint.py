@@ -144,7 +144,7 @@ def _newest(folder: Path) -> dict[str, Any] | None:
 def saved_rows(folder: Path) -> SavedRows:
     """Return what the newest checkpoint says of the rows that were saved with it; nothing if there is none."""
     for _, manifest in _manifests(folder):
-        rows: SavedRows = manifest["values"]["rows"]
+        rows: SavedRows = manifest["values"].get("rows", {})
         return rows
     return {}
 

@@ -33,6 +33,7 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "gpus": devices,
         "libraries": {name: _version(name) for name in LIBRARIES},
+        "allocator": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MALLOC_")},
     }
 
 

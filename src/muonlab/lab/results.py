@@ -27,7 +27,7 @@ class CellResult:
         points: the same by axis.
         spec: its fields.
         status: ``"done"``, ``"failed"`` or ``"open"``.
-        metrics: rows of ``metrics.jsonl``; of a cell that is not done, those that its last checkpoint saved.
+        metrics: rows of ``metrics.jsonl``; of an open cell, those that its last checkpoint saved.
         summary: final numbers of a cell that is done.
         error: in one line, of one that failed.
         jobs: cells that ran at the same time, itself included.
@@ -206,7 +206,7 @@ def _read_cell(path: Path, sessions: Sequence[Mapping[str, Any]]) -> CellResult:
     done = read_json(path / "done.json") if status == "done" else {}
     failed = read_json(path / "failed.json", default={})
     history = done or read_json(path / "history.json", default={"jobs": 1, "sessions": []})
-    saved = done["rows"] if done else checkpoint.saved_rows(path)
+    saved = done["rows"] if done else failed["rows"] if "rows" in failed else checkpoint.saved_rows(path)
     for name, rows in saved.items():
         saved_content(path / f"{name}.jsonl", rows, finished=status == "done")
     mine = [sessions[number] for number in history["sessions"] if number < len(sessions)]
@@ -238,7 +238,8 @@ def describe_hardware(session: Mapping[str, Any]) -> str:
     model = f" ({session['cpu_model']})" if session.get("cpu_model") else ""
     gpus = session.get("gpus")
     devices = ", ".join(map(str, gpus)) if isinstance(gpus, list) and gpus else "no GPU"
-    return f"{session.get('cpu')}{model}, {session.get('cores')} cores, {devices}"
+    allocator = ", MALLOC variables set" if session.get("allocator") else ""
+    return f"{session.get('cpu')}{model}, {session.get('cores')} cores, {devices}{allocator}"
 
 
 def _check_identity(path: Path, about: Mapping[str, Any]) -> None:

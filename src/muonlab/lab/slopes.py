@@ -16,10 +16,14 @@ IN = 216
 
 @dataclass(frozen=True)
 class RankSlopes:
-    """Exponents ω of ``‖∇f‖_* ∝ r^ω`` and of ``‖∇f‖_*/√r``; the second is the first less one half."""
+    """Exponents ω of ``‖∇f‖_* ∝ r^ω`` and of ``‖∇f‖_*/√r``; the second is the first less one half.
+
+    Both have the same standard error: division by √r moves every logarithm by a known number.
+    """
 
     raw: float
     normalised: float
+    standard_error: float | None
 
 
 def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
@@ -38,31 +42,61 @@ def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
     return statistics.linear_regression([math.log(value) for value in x], [math.log(value) for value in y]).slope
 
 
+def slope_standard_error(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Return the standard error of :func:`log_log_slope` by ordinary least squares, with n - 2 degrees of freedom.
+
+    It is ``√(Σ residual² / (n - 2) / Σ (log x - mean)²)``.
+
+    Args:
+        x: positive places, at least two different ones.
+        y: positive values, one for each place.
+
+    Returns:
+        The standard error, or None with fewer than three points: a line through two points has no residual.
+
+    Example:
+        >>> round(slope_standard_error([1, 2, 4], [1, 4, 4]), 6)
+        0.57735
+        >>> slope_standard_error([1, 2], [1, 4]) is None
+        True
+    """
+    slope = log_log_slope(x, y)
+    if len(x) < 3:
+        return None
+    log_x, log_y = [math.log(value) for value in x], [math.log(value) for value in y]
+    mean_x, mean_y = statistics.fmean(log_x), statistics.fmean(log_y)
+    residuals = [b - mean_y - slope * (a - mean_x) for a, b in zip(log_x, log_y, strict=True)]
+    squares_x = math.fsum((a - mean_x) ** 2 for a in log_x)
+    return math.sqrt(math.fsum(r**2 for r in residuals) / (len(x) - 2) / squares_x)
+
+
 def rank_slopes(ranks: Sequence[int], norms: Sequence[float]) -> RankSlopes:
     """Return both slopes of gradient norms against ranks, each by its own fit (Kim & Oh 2026, Table 8).
 
     Args:
-        ranks: ``min(m, n)`` of the watched layer, one for each width.
-        norms: its epoch mean of ``‖∇f‖_*`` at each.
+        ranks: ``min(m, n)`` of the watched layer, one for each run; runs with several seeds repeat a rank.
+        norms: its epoch mean of ``‖∇f‖_*`` in each run.
 
     Example:
         >>> rank_slopes([16, 64], [1.0, 2.0])
-        RankSlopes(raw=0.5, normalised=0.0)
+        RankSlopes(raw=0.5, normalised=0.0, standard_error=None)
     """
     normalised = [norm / math.sqrt(rank) for rank, norm in zip(ranks, norms, strict=False)]
-    return RankSlopes(log_log_slope(ranks, norms), log_log_slope(ranks, normalised))
+    error = slope_standard_error(ranks, norms)
+    return RankSlopes(log_log_slope(ranks, norms), log_log_slope(ranks, normalised), error)
 
 
 def slopes_of(results: Results) -> list[dict[str, float | str | None]]:
-    """Return the slopes of each optimizer in the study ``rank``, the paper's beside them.
+    """Return the slopes of each optimizer in the study ``rank`` with their standard error, the paper's beside them.
 
-    ``‖∇f‖_*`` of a cell is the mean over its epochs of their means, and of a rank the mean over its seeds.
+    ``‖∇f‖_*`` of a run is the mean over its epochs of their means. Every run (a rank and a seed) is one point.
     """
     printed = {slopes.optimizer: slopes for slopes in paper.SLOPES}
     norms = norms_by_rank(results.cells)
     rows: list[dict[str, float | str | None]] = []
     for optimizer, by_rank in norms.items():
-        found = rank_slopes(list(by_rank), [statistics.fmean(values) for values in by_rank.values()])
+        runs = [(rank, norm) for rank, values in by_rank.items() for norm in values]
+        found = rank_slopes([rank for rank, _ in runs], [norm for _, norm in runs])
         known = printed.get(optimizer)
         rows.append(
             {"optimizer": optimizer, **asdict(found), "paper_raw": known.raw if known else None}

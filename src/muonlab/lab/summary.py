@@ -9,6 +9,7 @@ from typing import Any
 from muonlab.lab.cells import function_of
 from muonlab.lab.results import CellResult, Results
 from muonlab.lab.studies import studies
+from muonlab.lab.timing import timing_of
 
 NUMBERS = ("train_loss", "test_loss", "test_accuracy", "seconds", "gradient_nuclear_norm")
 """Of the last evaluation."""
@@ -16,7 +17,7 @@ NUMBERS = ("train_loss", "test_loss", "test_accuracy", "seconds", "gradient_nucl
 
 def report(results: Results) -> dict[str, Any]:
     """Return what a finished or interrupted study says, for people and programs."""
-    found = studies().get(results.study)
+    found, timing = studies().get(results.study), timing_of(results)
     return {
         "command": command(results),
         "study": results.study,
@@ -29,7 +30,8 @@ def report(results: Results) -> dict[str, Any]:
         "places": [{"label": label, **_place(cells)} for label, cells in results.places().items()],
         "analysis": _analysed(results),
         "failures": [{"cell": c.folder.name, "error": c.error} for c in results.cells if c.status == "failed"],
-        "seconds_comparable": not any(cell.disturbed for cell in results.cells),
+        "clock": timing.clock,
+        "timing": timing.words,
     }
 
 
@@ -68,10 +70,14 @@ def _place(cells: list[CellResult]) -> dict[str, Any]:
 
 
 def _numbers(cell: CellResult) -> dict[str, float]:
-    """Return what is worth telling of a cell: the usual numbers of training, else those that its work summed up."""
+    """Return what the table shows of a cell: the usual numbers of training, else those that its work summed up.
+
+    Of numbers that both clocks measured, those of the wall clock.
+    """
     last = cell.metrics[-1] if cell.metrics else {}
     if "test_loss" not in last:
-        return {name: float(value) for name, value in cell.summary.items() if isinstance(value, (int, float))}
+        numbers = {name: float(value) for name, value in cell.summary.items() if isinstance(value, (int, float))}
+        return {name: value for name, value in numbers.items() if not name.startswith(("cpu_", "other_"))}
     return {name: last[name] for name in NUMBERS if name in last} | _certified(cell)
 
 

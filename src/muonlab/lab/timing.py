@@ -15,6 +15,7 @@ from muonlab.lab.results import CellResult, Results
 ClockName = Literal["wall", "cpu"]
 QUIET = 0.05
 """Largest part of the machine's processor time that other processes may use while cells that run alone are timed."""
+UNKNOWN = "an unknown machine"
 UNITS: Mapping[ClockName, str] = {"wall": "seconds", "cpu": "CPU seconds"}
 """What one second of each clock is called."""
 
@@ -55,12 +56,12 @@ def timing_of(results: Results) -> Timing:
     groups: dict[str, list[CellResult]] = {}
     for cell in results.cells:
         if _clocks(cell):
-            groups.setdefault(" and then ".join(_machines(cell)), []).append(cell)
+            groups.setdefault(" and ".join(_machines(cell)) or UNKNOWN, []).append(cell)
     if not groups:
         return Timing(None, "No times were measured.")
     single = [name for name, cells in groups.items() if len(_machines(cells[0])) == 1]
     if not single:
-        return Timing(None, f"Times are not comparable: cells were moved between machines ({'; '.join(groups)}).")
+        return Timing(None, f"Times are not comparable: no cell ran on one known machine ({'; '.join(groups)}).")
     hardware = max(single, key=lambda name: (len({cell.label for cell in groups[name]}), len(groups[name])))
     cells = groups.pop(hardware)
     left_out = tuple(cell for others in groups.values() for cell in others)
@@ -94,7 +95,9 @@ def _in_cpu_seconds(numbers: Mapping[str, Any]) -> dict[str, Any]:
 def _choose(cells: Sequence[CellResult]) -> tuple[ClockName | None, str]:
     busy = _why_not_wall(cells)
     if not busy:
-        return "wall", "Times are wall seconds: each cell ran alone, on a quiet machine."
+        known = all(_share_of_others(cell) is not None for cell in cells)
+        quiet = "on a quiet machine" if known else "and what else the machine did is not known"
+        return "wall", f"Times are wall seconds: each cell ran alone, {quiet}."
     several = _why_not_cpu(cells)
     if not several:
         return "cpu", f"Times are CPU seconds, of one thread for each cell: {busy}."
@@ -136,6 +139,6 @@ def _clocks(cell: CellResult) -> Mapping[str, Any]:
 
 
 def _machines(cell: CellResult) -> list[str]:
-    """Return the machines that a cell ran on, with the number of processes where there were several."""
+    """Return the machines that a cell ran on, none if unknown, with the number of processes if there were several."""
     ranks = [f", {count} processes" if count > 1 else "" for count in cell.ranks or (1,)]
-    return [f"{hardware}{count}" for hardware in (cell.hardware or ("an unknown machine",)) for count in ranks]
+    return [f"{hardware}{count}" for hardware in cell.hardware for count in ranks]

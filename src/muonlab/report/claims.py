@@ -178,29 +178,34 @@ def _entries() -> Iterable[Claim]:
     yield from _of_digits()
 
 
+NEAR_AN_END = "not decided if an end of the interval is closer to a slope than one standard error of its fit over runs"
+
+
 def _of_rank() -> Iterable[Claim]:
     printed = {slopes.optimizer: slopes for slopes in paper.SLOPES}
     both = (SVD, "Muon (q=3)")
     raw = ", ".join(f"{label} {slopes.raw}" for label, slopes in printed.items())
     yield Claim(
         "rank-sgdm-grows", "rank", 0, "Section 5, Figure 9, Table 8",
-        "log-log slope between 0.25 and 0.35: 0.3 to the digit printed",
+        f"log-log slope between 0.25 and 0.35: 0.3 to the digit printed; {NEAR_AN_END}",
         rules.slope_between([SGD_M], 0.25, 0.35), f"{printed[SGD_M].raw}",
     )  # fmt: skip
     yield Claim(
         "rank-muon-flat", "rank", 1, "Section 5, Figure 9, Table 8",
-        "log-log slopes between −0.15 and 0.15: the paper calls 0.102 and −0.106 nearly flat",
+        f"log-log slopes between −0.15 and 0.15: the paper calls 0.102 and −0.106 nearly flat; {NEAR_AN_END}",
         rules.slope_between(both, -0.15, 0.15), raw,
     )  # fmt: skip
     yield Claim(
         "rank-normalised", "rank", 2, "Figure 9, Table 8",
         "log-log slopes of ‖∇f‖_*/√r between −0.65 and −0.35: the paper calls −0.398 and −0.606 about −1/2; they are "
-        "the raw ones less one half, so this is the same fact as rank-muon-flat",
+        f"the raw ones less one half, so this is the same fact as rank-muon-flat; {NEAR_AN_END}",
         rules.slope_between(both, -0.65, -0.35, normalised=True),
         ", ".join(f"{label} {printed[label].normalised}" for label in both),
     )  # fmt: skip
     yield Claim(
-        "rank-muon-flatter", "rank", 1, "Figure 9, Table 8", "log-log slope of each Muon below that of SGD-M",
+        "rank-muon-flatter", "rank", 1, "Figure 9, Table 8",
+        "log-log slope of each Muon below that of SGD-M; not decided if two slopes differ by less than the root of the "
+        "sum of their squared standard errors",
         rules.flatter(both, SGD_M), raw,
         statement="The gradient's nuclear norm grows more slowly with the rank under Muon than under SGD-M.",
     )  # fmt: skip

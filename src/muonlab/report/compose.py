@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muonlab import __version__
-from muonlab.lab.results import Results
+from muonlab.lab.results import CellResult, Results
 from muonlab.lab.store import NUMERICS
 from muonlab.lab.studies import studies
 from muonlab.lab.summary import command
+from muonlab.lab.timing import Timing, timing_of
 from muonlab.report.claims import Claim, digest, ledger
 from muonlab.report.gather import Found
 from muonlab.report.judging import judge
 from muonlab.report.sections import sections
 from muonlab.report.values import Fact, Finding, Link, Page
 
+MOST_NAMED = 20
+"""Seeds, and cells that a warning names."""
 MOST_LINKS = 200
 """Cells whose files are linked; the others are in the same folder."""
 FILES = ("spec.json", "metrics.jsonl", "certificates.jsonl", "weights.safetensors", "done.json", "failed.json")
@@ -24,15 +28,15 @@ FILES = ("spec.json", "metrics.jsonl", "certificates.jsonl", "weights.safetensor
 def compose(found: Found, smoothing: int = 1) -> Page:
     """Return all that the page of a run directory says; ``smoothing`` is that of the curves."""
     results = found.results
-    study = studies().get(results.study)
+    study, timing = studies().get(results.study), timing_of(results)
     return Page(
         title=study.title if study else results.study,
         study=results.study,
         profile=results.profile,
         status="open" if found.lost or not results.cells else results.status,
         labels=tuple(_labels(found)),
-        warnings=tuple(_warnings(results)),
-        facts=tuple(_facts(found)),
+        warnings=tuple(_warnings(results, timing)),
+        facts=tuple(_facts(found, timing)),
         environment=tuple(_environment(results.environments)),
         findings=findings([found]),
         sections=sections(results, smoothing),
@@ -75,7 +79,7 @@ def _labels(found: Found) -> Iterator[str]:
         yield "some cells failed"
 
 
-def _warnings(results: Results) -> Iterator[str]:
+def _warnings(results: Results, timing: Timing) -> Iterator[str]:
     study, head = studies().get(results.study), results.head
     profiles: Mapping[Any, Any] = study.profiles if study else {}
     words = profiles[results.profile].words if results.profile in profiles else ""
@@ -98,29 +102,42 @@ def _warnings(results: Results) -> Iterator[str]:
     for cell in undone:
         if cell.status == "failed":
             yield f"{cell.label}, seed {cell.seed}, failed: {cell.error}"
-    if any(cell.jobs > 1 for cell in results.cells):
-        yield "Cells ran side by side, so their seconds are not comparable: nothing is shown over time."
-    busy = [cell for cell in results.cells if cell.jobs == 1 and cell.disturbed]
-    if busy:
-        worst = max(busy, key=lambda cell: cell.load or 0.0)
-        yield f"Seconds of {len(busy)} cells are not comparable: {worst.disturbed}."
+    if timing.clock != "wall" and any("seconds" in {**cell.summary, **cell.last} for cell in results.cells):
+        yield timing.words if timing.clock else f"{timing.words} Nothing is shown over time."
+    yield from _hardware(results.cells)
     yield from _versions(results)
 
 
+def _hardware(cells: Sequence[CellResult]) -> Iterator[str]:
+    """Warn of cells that did not all run on one kind of hardware, and name those that ran on another than most."""
+    if len({kind for cell in cells for kind in cell.hardware}) < 2:
+        return
+    where = [(cell, " and ".join(cell.hardware)) for cell in cells if cell.hardware]
+    ((usual, count),) = Counter(hardware for _, hardware in where).most_common(1)
+    others = [f"{cell.label}, seed {cell.seed}, on {hardware}" for cell, hardware in where if hardware != usual]
+    named = [f"{count} of {len(where)} on {usual}", *others[:MOST_NAMED]]
+    if len(others) > MOST_NAMED:
+        named.append(f"and {len(others) - MOST_NAMED} more")
+    yield (
+        f"Cells ran on different hardware: {'; '.join(named)}. Losses of different hardware may differ by rounding; "
+        f"times of different hardware are never compared."
+    )
+
+
 def _versions(results: Results) -> Iterator[str]:
-    """Warn of results that were not all made by one version, or not by this one."""
+    """Warn of results that were not all made by one version, or whose numbers this version would not repeat."""
     made = {str(session.get("muonlab", "unknown")) for session in results.environments}
     if len(made) > 1:
         yield f"Cells were run by different versions of muonlab: {', '.join(sorted(made))}."
-    head = results.head
-    if (head.get("version"), head.get("numerics")) != (__version__, NUMERICS):
+    numerics = results.head.get("numerics")
+    if numerics != NUMERICS:
         yield (
-            f"Made by muonlab {head.get('version')} with numerics {head.get('numerics')}; this page by {__version__} "
-            f"with numerics {NUMERICS}."
+            f"Made with numerics {numerics}; this page by muonlab {__version__} with numerics {NUMERICS}, which gives "
+            f"other numbers."
         )
 
 
-def _facts(found: Found) -> Iterator[Fact]:
+def _facts(found: Found, timing: Timing) -> Iterator[Fact]:
     results = found.results
     study = studies().get(results.study)
     yield Fact("Command", command(results), code=True)
@@ -129,17 +146,19 @@ def _facts(found: Found) -> Iterator[Fact]:
     for name, data in results.head["data"].items():
         yield Fact(f"Data, {name}", str(data["words"]))
     seeds = sorted({cell.seed for cell in results.cells})
-    yield Fact("Seeds", ", ".join(map(str, seeds[:20])) + (f" and {len(seeds) - 20} more" if len(seeds) > 20 else ""))
+    more = f" and {len(seeds) - MOST_NAMED} more" if len(seeds) > MOST_NAMED else ""
+    yield Fact("Seeds", ", ".join(map(str, seeds[:MOST_NAMED])) + more)
     done = sum(cell.status == "done" for cell in results.cells)
     lost = f", {found.lost} could not be read" if found.lost else ""
     yield Fact("Cells", f"{done} of {len(results.cells) + found.lost} done{lost}")
+    yield Fact("Times", timing.words)
     yield Fact("Rules of the claims", _rules(results))
 
 
 def _rules(results: Results) -> str:
     """Return whether the rules are worded as they were when the runs began."""
     now, noted = digest(results.study), [session.get("rules") for session in results.environments]
-    if not noted or None in noted:
+    if not noted or not all(isinstance(rules, str) for rules in noted):
         return "not every session noted which rules stood when it began"
     if set(noted) != {now}:
         return f"worded otherwise when the run began (now {now[:12]}): read the verdicts with that in mind"

@@ -9,6 +9,7 @@ from typing import Any
 from muonlab.lab.results import CellResult, Results
 from muonlab.lab.timing import Timing, timing_of
 from muonlab.report.curves import Rows, spread, time_to, trace
+from muonlab.report.units import symbol
 
 UNTIMED = Timing(None, "No times were measured.")
 
@@ -41,7 +42,7 @@ class Evidence:
     @property
     def second(self) -> str:
         """The symbol of the unit of time: ``"s"`` or ``"CPU s"``."""
-        return self.timing.unit.replace("seconds", "s")
+        return symbol(self.timing.clock)
 
     def cells(self, label: str) -> Sequence[CellResult]:
         """Return the runs at a place."""

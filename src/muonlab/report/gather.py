@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from muonlab.lab.results import CellResult, Results, listed, read_cell, sessions_of
-from muonlab.lab.store import FORMAT, HEAD, read_head
+from muonlab.lab.results import CellResult, Results, listed, read_cell, repeated, sessions_of
+from muonlab.lab.store import HEAD, read_head
 from muonlab.report.values import Problem
 
 Row = Mapping[str, Any]
 _NUMBER = (int, float)
-_AN_EVALUATION = {"step": int, "epoch": _NUMBER, "seconds": _NUMBER}
+_OPTIONAL = (int, float, type(None))
+_CLOCKS = {"cpu_seconds": _OPTIONAL, "other_seconds": _OPTIONAL}
+_AN_EVALUATION = {"step": int, "epoch": _NUMBER, "seconds": _NUMBER, **_CLOCKS}
 _ROWS: Mapping[str, Mapping[str, Any]] = {
     "start": _AN_EVALUATION,
     "evaluation": _AN_EVALUATION,
@@ -36,7 +39,10 @@ DEPTH = 2
 
 @dataclass(frozen=True)
 class Found:
-    """The sound part of a run directory, what could not be used, and how many cells are lost with it."""
+    """The sound part of a run directory, what could not be used, and how many cells are lost with it.
+
+    With a lost cell no claim is decided: it might have been evidence against it.
+    """
 
     results: Results
     problems: tuple[Problem, ...]
@@ -57,32 +63,38 @@ def gather(folder: Path) -> Found:
     head = read_head(folder)
     if head is None:
         raise ValueError(f"a report is made of a run directory, got {folder} without a {HEAD}: run a study first")
-    if head.get("format") != FORMAT:
-        raise ValueError(
-            f"a run directory must have the format {FORMAT}, got {folder} with {head.get('format')!r}: use the muonlab "
-            f"that made it ({head.get('version', 'unknown')})"
-        )
     problems: list[Problem] = []
     sessions = _sessions(folder, problems)
-    names, own = _names(folder, problems)
-    cells = [cell for name in own if (cell := _cell(folder / "cells" / name, problems)) is not None]
+    total, names = _names(folder, problems)
+    read = [cell for name in names if (cell := _cell(folder / "cells" / name, sessions, problems)) is not None]
+    cells = _without_repeated(read, problems)
     of = {**head, "data": _data(head["data"], problems)}
     results = Results(head["study"], head["profile"], of, tuple(sessions), tuple(cells), folder)
-    return Found(results, tuple(problems), len(names) - len(cells))
+    return Found(results, tuple(problems), total - len(cells))
 
 
-def _names(folder: Path, problems: list[Problem]) -> tuple[list[str], list[str]]:
-    """Return the names of cells in the order of the study, unlisted ones last, and those that are folders here."""
-    there = sorted(path.name for path in (folder / "cells").glob("*") if path.is_dir())
+def _names(folder: Path, problems: list[Problem]) -> tuple[int, list[str]]:
+    """Return how many cells there are, listed or not, and the names of those that are listed once, in this order."""
+    there = {path.name for path in (folder / "cells").glob("*") if path.is_dir()}
     try:
-        ordered = listed(folder, begun=False)
+        names = listed(folder)
     except (ValueError, OSError) as error:
-        problems.append(Problem("cells.json", f"{words_of(error, folder)} (cells are shown by name)"))
-        ordered = []
-    names = list(dict.fromkeys([*ordered, *there]))
-    own = [name for name in names if _is_own(folder / "cells", name)]
-    problems += [Problem(f"cells/{name}", "leads out of the run directory") for name in names if name not in own]
-    return names, own
+        problems.append(Problem("cells.json", f"{words_of(error, folder)} (no cell is shown)"))
+        return len(there), []
+    unlisted = sorted(there - set(names))
+    once = Counter(names)
+    own = [name for name in once if _is_own(folder / "cells", name)]
+    problems += [Problem(f"cells/{name}", "leads out of the run directory") for name in once if name not in own]
+    problems += [Problem(f"cells/{name}", "is not listed in cells.json") for name in unlisted]
+    problems += [Problem(f"cells/{name}", "is listed twice in cells.json") for name, n in once.items() if n > 1]
+    return len(names) + len(unlisted), own
+
+
+def _without_repeated(cells: list[CellResult], problems: list[Problem]) -> list[CellResult]:
+    """Return the cells but for those whose label and seed another has too: one cannot tell which is right."""
+    counts = Counter((cell.label, cell.seed) for cell in cells)
+    problems += [Problem("cells", f"has {message}, of which none is shown") for message in repeated(cells)]
+    return [cell for cell in cells if counts[cell.label, cell.seed] == 1]
 
 
 def _is_own(folder: Path, name: str) -> bool:
@@ -108,61 +120,56 @@ def _data(found: Mapping[str, Any], problems: list[Problem]) -> dict[str, Mappin
     return {name: {"label": "unknown", "words": name, **about} for name, about in sound.items()}
 
 
-def _cell(path: Path, problems: list[Problem]) -> CellResult | None:
-    where = f"cells/{path.name}"
+def _cell(path: Path, sessions: Sequence[Mapping[str, Any]], problems: list[Problem]) -> CellResult | None:
     try:
-        if not (path / "spec.json").exists():
-            gone = "has no spec.json: it was not written to its end" if path.exists() else "is listed, and is not there"
-            problems.append(Problem(where, gone))
-            return None
-        cell = read_cell(path)
-        recorded = cell.certificates()
+        cell = read_cell(path, sessions)
+        cell = replace(cell, recorded=tuple(cell.certificates()))
+        wrong = _wrong(cell)
     except (ValueError, OSError) as error:
-        problems.append(Problem(where, words_of(error, path.parent.parent)))
-        return None
-    wrong = _wrong(cell)
+        wrong = words_of(error, path.parent.parent)
+    except (AttributeError, LookupError, TypeError) as error:
+        wrong = f"does not have what a study writes ({type(error).__name__}: {error})"
     if wrong:
-        problems.append(Problem(where, wrong))
+        problems.append(Problem(f"cells/{path.name}", wrong))
         return None
-    metrics = _sound_rows(cell.metrics, f"{where}/metrics.jsonl", problems)
-    return replace(cell, metrics=metrics, recorded=_sound_rows(recorded, f"{where}/certificates.jsonl", problems))
+    return cell
 
 
 def words_of(error: Exception, folder: Path) -> str:
     """Return what an error says, with paths from the run directory: a page is sent to others."""
-    return str(error).replace(f"{folder}/", "")
+    return str(error).replace(f"{folder}/", "")[:LONGEST]
 
 
 def _wrong(cell: CellResult) -> str:
-    """Return what makes a cell unusable, beyond files that cannot be read; empty if nothing does."""
-    if isinstance(cell.spec.get("seed"), bool) or not isinstance(cell.spec.get("seed"), int):
-        return f"its seed must be a whole number, got {cell.spec.get('seed')!r}"
-    if not all(isinstance(label, str) for label in cell.points.values()):
-        return "its points must be words"
-    if len(cell.label) > LONGEST:
-        return f"its label must have at most {LONGEST:,} letters, got {len(cell.label):,}"
-    if not all(_is_plain(value) for value in cell.summary.values()):
-        return "its summary must have numbers and words only"
-    if not _is(cell.jobs, int) or not all(isinstance(session, int) for session in cell.sessions):
-        return "its done.json must count jobs and sessions"
-    return ""
-
-
-def _sound_rows(rows: Sequence[Row], where: str, problems: list[Problem]) -> tuple[Row, ...]:
-    sound = tuple(row for row in rows if _is_sound(row))
-    if len(sound) < len(rows):
-        problems.append(Problem(where, f"{len(rows) - len(sound)} of {len(rows)} rows lack what rows have"))
-    return sound
+    """Return what no study writes, in a cell whose hashes are right; empty if there is nothing."""
+    times = {name: _OPTIONAL for name in cell.summary if name.endswith("seconds")}
+    wrong_rows = {
+        name: sum(not _is_sound(row) for row in rows)
+        for name, rows in (("metrics", cell.metrics), ("certificates", cell.certificates()))
+    }
+    rules = (
+        (_is(cell.spec["seed"], int), f"its seed must be a whole number, got {cell.spec['seed']!r}"),
+        (len(cell.label) <= LONGEST, f"its label must have at most {LONGEST:,} letters, got {len(cell.label):,}"),
+        (all(map(_is_plain, cell.summary.values())), "its summary must have numbers and words only"),
+        (_has(cell.summary, times), "the times of its summary must be numbers"),
+        (_is(cell.jobs, int), f"its jobs must be a whole number, got {cell.jobs!r}"),
+        *((not n, f"{n} rows of {name}.jsonl do not have what a study writes") for name, n in wrong_rows.items()),
+    )
+    return next((words for holds, words in rules if not holds), "")
 
 
 def _is_sound(row: Row) -> bool:
     kinds = _ROWS.get(str(row["event"]), {})
     numbers = (row.get(name) for name in _RECORDED if row["event"] == "matrix")
     return (
-        all(_is(row.get(name), kind) for name, kind in kinds.items())
+        _has(row, kinds)
         and all(number is None or _is(number, _NUMBER) for number in numbers)
         and _all_finite(row.values())
     )
+
+
+def _has(numbers: Row, kinds: Mapping[str, Any]) -> bool:
+    return all(_is(numbers.get(name), kind) for name, kind in kinds.items())
 
 
 def _is(value: Any, kind: Any) -> bool:

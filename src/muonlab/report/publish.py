@@ -121,7 +121,7 @@ def _own(folder: Path, name: str) -> Path:
 
 def _made_of(folder: Path, smoothing: int) -> dict[str, Any]:
     """Return what a page depends on: version, rules, smoothing, and the size and time of every file that it reads."""
-    names = ("*.json", "cells/*/*.json", "cells/*/*.jsonl")
+    names = ("*.json", "cells/*/*.json", "cells/*/*.jsonl", "cells/*/checkpoints/*.json")
     files = sorted(path for name in names for path in folder.glob(name))
     stats = {str(path.relative_to(folder)): _stamp(path) for path in files}
     return {"muonlab": __version__, "rules": digest(), "smoothing": smoothing, "files": stats}

@@ -205,44 +205,72 @@ def steps_lengthen(labels: Sequence[str]) -> Rule:
 
 
 def slope_between(labels: Sequence[str], low: float, high: float, *, normalised: bool = False) -> Rule:
-    """The log-log slope over the rank lies in an interval."""
+    """The log-log slope over the rank lies in an interval.
+
+    A slope decides nothing if an end of the interval is closer to it than one standard error. A slope that is clearly
+    outside decides the claim, whatever the other slopes are.
+    """
     name = "normalised" if normalised else "raw"
 
     def decide(given: Evidence) -> Decided:
         slopes = _slopes(given, labels, name)
-        held = all(low <= slope <= high for slope in slopes.values())
-        return Decided(held, _listed(slopes), f"asked: between {low:g} and {high:g}")
+        near = [label for label, (slope, error) in slopes.items() if min(abs(slope - low), abs(slope - high)) < error]
+        held = all(low <= slope <= high for label, (slope, _) in slopes.items() if label not in near)
+        if held and near:
+            raise MissingError(
+                f"the slopes are {_with_errors(slopes)}; the slope of {' and of '.join(near)} is closer than one "
+                f"standard error to an end of the interval from {low:g} to {high:g}"
+            )
+        return Decided(held, _with_errors(slopes), f"asked: between {low:g} and {high:g}")
 
     return decide
 
 
 def flatter(labels: Sequence[str], than: str) -> Rule:
-    """The log-log slope over the rank is smaller."""
+    """The log-log slope over the rank is smaller.
+
+    Two slopes decide nothing if they differ by less than the root of the sum of their squared standard errors. A slope
+    that is clearly larger decides the claim, whatever the other slopes are.
+    """
 
     def decide(given: Evidence) -> Decided:
         slopes = _slopes(given, [*labels, than], "raw")
-        return Decided(all(slopes[label] < slopes[than] for label in labels), _listed(slopes), "raw slopes")
+        bar, bar_error = slopes[than]
+        near = [label for label in labels if abs(slopes[label][0] - bar) < math.hypot(slopes[label][1], bar_error)]
+        held = all(slopes[label][0] < bar for label in labels if label not in near)
+        if held and near:
+            raise MissingError(
+                f"the slopes are {_with_errors(slopes)}; the slope of {' and of '.join(near)} differs from that of "
+                f"{than} by less than the standard error of the difference"
+            )
+        return Decided(held, _with_errors(slopes), "raw slopes")
 
     return decide
 
 
-def _slopes(given: Evidence, labels: Sequence[str], name: str) -> dict[str, float]:
+def _slopes(given: Evidence, labels: Sequence[str], name: str) -> dict[str, tuple[float, float]]:
+    """Return the slope and its standard error of each label."""
     if given.results is None or given.results.status != "done":
         raise MissingError("the study is not finished")
     try:
-        found = {str(row["optimizer"]): row[name] for row in slopes_of(given.results)}
+        found = {str(row["optimizer"]): (row[name], row["standard_error"]) for row in slopes_of(given.results)}
     except ValueError as error:
         raise MissingError(str(error)) from error
     except LookupError as error:
         raise MissingError(f"a run has no {str(error.args[0]).replace('_', ' ')}") from error
+    slopes: dict[str, tuple[float, float]] = {}
     for label in labels:
-        if not isinstance(found.get(label), float):
+        slope, uncertainty = found.get(label, (None, None))
+        if not isinstance(slope, float):
             raise MissingError(f"{label} has no slope")
-    return {label: float(found[label]) for label in labels}  # type: ignore[arg-type]
+        if not isinstance(uncertainty, float):
+            raise MissingError(f"the slope of {label}, {slope:.3f}, has no standard error: it needs three or more runs")
+        slopes[label] = slope, uncertainty
+    return slopes
 
 
-def _listed(numbers: dict[str, float]) -> str:
-    return ", ".join(f"{label} {number:.3f}" for label, number in numbers.items())
+def _with_errors(slopes: dict[str, tuple[float, float]]) -> str:
+    return ", ".join(f"{label} {slope:.3f} ± {error:.3f}" for label, (slope, error) in slopes.items())
 
 
 def _ratio(given: Evidence, label: str, to: str, metric: str) -> Array:

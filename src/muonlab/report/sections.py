@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from muonlab.lab.results import CellResult, Results
 from muonlab.lab.slopes import norms_by_rank, slopes_of
+from muonlab.lab.timing import UNITS, Timing, timing_of
 from muonlab.report import figures, tables
-from muonlab.report.curves import Curve, by_epoch, by_time
+from muonlab.report.curves import Across, Curve, by_epoch, by_time
 from muonlab.report.tables import Places
+from muonlab.report.units import full_name
 from muonlab.report.values import Figure, Section, Table
 
 if TYPE_CHECKING:
@@ -30,11 +33,11 @@ def sections(results: Results, smoothing: int = 1) -> tuple[Section, ...]:
     """
     done = results.places(status="done")
     begun = results.places() | done  # what is not finished is shown only where nothing else is
-    alone = all(cell.jobs == 1 for cell in results.cells)  # else seconds are of a shared machine
+    timing = timing_of(results)
     parts = (
-        _training(results, begun, done, smoothing, alone=alone),
+        _training(results, begun, done, smoothing, timing),
         _rank(results, done),
-        _costs(done) if alone else None,
+        _costs(timing),
         _bounds(done),
         _certificates(begun, done),
         _polynomials(results),
@@ -42,18 +45,51 @@ def sections(results: Results, smoothing: int = 1) -> tuple[Section, ...]:
     return tuple(part for part in parts if part is not None and (part.figures or part.tables))
 
 
-def _training(results: Results, begun: Places, done: Places, smoothing: int, *, alone: bool) -> Section | None:
-    trained = _with(begun, "evaluation")
+def _training(results: Results, begun: Places, done: Places, smoothing: int, timing: Timing) -> Section | None:
     finished = _with(done, "evaluation")
-    title = "Loss by epoch and by seconds of training" if alone else "Loss by epoch"
-    drawn = figures.training_figure("training", title, _curves(trained, smoothing, over_time=alone))
-    made: list[Table | None] = [tables.final_losses(finished)] if finished else []
-    if finished and alone:
-        made += [tables.losses_over_time(finished, results.study), tables.speed(finished)]
-    words = "Losses by epoch show what an update does, by seconds what it costs." if alone else ""
+    clock = timing.clock or "wall"
+    title = f"Loss by epoch and by {UNITS[clock]} of training" if timing.clock else "Loss by epoch"
+    timed = _with(timing.places() | _finished(timing), "evaluation")
+    curves = _curves("epoch", _with(begun, "evaluation"), smoothing) | _curves("seconds", timed, smoothing)
+    drawn = figures.training_figure("training", title, curves, clock)
+    made: list[Table | None] = [_mixed(tables.final_losses(finished), finished)] if finished else []
+    if timed_places := _with(_finished(timing), "evaluation"):
+        over_time = tables.losses_over_time(timed_places, results.study, clock)
+        speed = tables.speed(_as_read(timed_places, results), clock)
+        made += [_one_machine(table, timing) for table in (over_time, speed) if table is not None]
+    words = f"Losses by epoch show what an update does, by {UNITS[clock]} what it costs." if timing.clock else ""
     if smoothing > 1:
         words += f" Curves are smoothed: the running mean of {smoothing} evaluations. Tables are not."
     return _section("training", "Training", words, [drawn], made)
+
+
+def _finished(timing: Timing) -> dict[str, list[CellResult]]:
+    """Return the timed cells that are done, by label."""
+    found = {label: [cell for cell in cells if cell.status == "done"] for label, cells in timing.places().items()}
+    return {label: cells for label, cells in found.items() if cells}
+
+
+def _as_read(places: Places, results: Results) -> dict[str, list[CellResult]]:
+    """Return cells with the seconds of the wall clock again."""
+    read = {(cell.label, cell.seed): cell for cell in results.cells}
+    return {label: [read[cell.label, cell.seed] for cell in cells] for label, cells in places.items()}
+
+
+def _mixed(table: Table, places: Places) -> Table:
+    """Return a table whose caption says on which kinds of hardware its cells ran, if on several."""
+    kinds = sorted({kind for cells in places.values() for cell in cells for kind in cell.hardware})
+    if len(kinds) < 2:
+        return table
+    words = f"Its cells ran on {len(kinds)} kinds of hardware: {'; '.join(kinds)}."
+    return replace(table, caption=f"{table.caption} {words}")
+
+
+def _one_machine(table: Table, timing: Timing) -> Table:
+    """Return a table of times whose caption says of which cells they are, if not of all."""
+    if not timing.left_out:
+        return table
+    words = f"Times are of the cells that ran on {timing.hardware}; {len(timing.left_out)} other cells are left out."
+    return replace(table, caption=f"{table.caption} {words}")
 
 
 def _with(places: Places, event: str) -> dict[str, list[CellResult]]:
@@ -65,15 +101,14 @@ def _with(places: Places, event: str) -> dict[str, list[CellResult]]:
     return {label: cells for label, cells in found.items() if cells}
 
 
-def _curves(places: Places, smoothing: int, *, over_time: bool) -> dict[tuple[str, str], list[Curve]]:
+def _curves(across: Across, places: Places, smoothing: int) -> dict[tuple[str, str], list[Curve]]:
+    aggregate = by_epoch if across == "epoch" else by_time
     found: dict[tuple[str, str], list[Curve]] = {}
     for metric in _LOSSES:
         for label, cells in places.items():
-            runs = [cell.metrics for cell in cells]
-            for across, aggregate in (("epoch", by_epoch), ("seconds", by_time))[: 1 + over_time]:
-                curve = aggregate(label, runs, metric, smoothing=smoothing)
-                if curve is not None:
-                    found.setdefault((metric, across), []).append(curve)
+            curve = aggregate(label, [cell.metrics for cell in cells], metric, smoothing=smoothing)
+            if curve is not None:
+                found.setdefault((metric, across), []).append(curve)
     return found
 
 
@@ -81,12 +116,16 @@ def _rank(results: Results, done: Places) -> Section | None:
     norms = norms_by_rank(cell for cells in done.values() for cell in cells)
     if not norms:
         return None
-    made = [tables.slopes(slopes_of(results))] if all(len(by_rank) > 1 for by_rank in norms.values()) else []
+    several = all(len(by_rank) > 1 for by_rank in norms.values())
+    made = [_mixed(tables.slopes(slopes_of(results)), done)] if several else []
     words = "The epoch mean of the nuclear norm of the gradient of one layer, against that layer's rank."
     return _section("rank", "Rank", words, [figures.rank_figure(norms)], made)
 
 
-def _costs(done: Places) -> Section | None:
+def _costs(timing: Timing) -> Section | None:
+    if timing.clock is None:
+        return None
+    done = _finished(timing)
     found = {label: _mean_summary(cells) for label, cells in done.items()}
     ratios = {"predicted_ratio", "measured_ratio"}
     timed = {label: summary for label, summary in found.items() if ratios <= set(summary)}
@@ -94,12 +133,15 @@ def _costs(done: Places) -> Section | None:
         return None
     rows = [{**done[label][0].spec, **summary} for label, summary in timed.items()]
     plans = [row for label in timed for row in done[label][0].metrics if row["event"] == "frontier"]
-    words = "An SVD against Newton–Schulz steps, shape by shape, and what the planner would choose instead."
+    words = (
+        "An SVD against Newton–Schulz steps, shape by shape, and what the planner would choose instead. Times are "
+        f"{full_name(timing.clock)}; those of the planner are predicted by the wall clock."
+    )
     drawn = [
-        figures.cost_figure(rows),
+        figures.cost_figure(rows, clock=timing.clock),
         figures.frontier_figure(plans, title="Planner: time of an orthogonalization against its alignment"),
     ]
-    return _section("cost", "Cost", words, drawn, [tables.costs(timed)])
+    return _section("cost", "Cost", words, drawn, [_one_machine(tables.costs(timed, timing.clock), timing)])
 
 
 def _mean_summary(cells: Sequence[CellResult]) -> dict[str, float]:
@@ -110,7 +152,8 @@ def _mean_summary(cells: Sequence[CellResult]) -> dict[str, float]:
 
 
 def _bounds(done: Places) -> Section | None:
-    checked = [cell for cells in _with(done, "inequality").values() for cell in cells]
+    places = _with(done, "inequality")
+    checked = [cell for cells in places.values() for cell in cells]
     if not checked:
         return None
     rows = [
@@ -126,7 +169,7 @@ def _bounds(done: Places) -> Section | None:
         if row["event"] == "inequality" and row["kind"] == "expected" and row["name"] in tables.BOUNDS
     ]
     words = "Runs on problems whose constants are known: every inequality of the proofs is checked, step by step."
-    return _section("bounds", "Bounds", words, [figures.bounds_figure(rows)], [tables.bounds(checked)])
+    return _section("bounds", "Bounds", words, [figures.bounds_figure(rows)], [_mixed(tables.bounds(checked), places)])
 
 
 def _certificates(begun: Places, done: Places) -> Section | None:
@@ -144,7 +187,8 @@ def _certificates(begun: Places, done: Places) -> Section | None:
     words = "What the proofs say about the momenta of these very runs, as recorded while they trained."
     if len(recorded) > MOST_LAYER_FIGURES:
         words += f" Figures are of the first {MOST_LAYER_FIGURES} of {len(recorded)}."
-    return _section("certificates", "Certificates", words, drawn, [tables.certificates(done)])
+    table = tables.certificates(done)
+    return _section("certificates", "Certificates", words, drawn, [table and _mixed(table, done)])
 
 
 def _polynomials(results: Results) -> Section | None:

@@ -12,6 +12,7 @@ from muonlab.lab.results import CellResult
 from muonlab.lab.timing import UNITS, ClockName, on_clock
 from muonlab.report.curves import Rows, at_fractions, spread, trace
 from muonlab.report.rules import SGD_M, SVD, moments
+from muonlab.report.units import full_name, symbol
 from muonlab.report.values import Cell, Spread, Table
 
 Places = Mapping[str, Sequence[CellResult]]
@@ -86,7 +87,7 @@ def _about_time(table: paper.TimedLosses | None, slowest: str, but: str) -> str:
     ]
     if table is not None:
         there = ", ".join(f"{second:,}" for second in table.seconds)
-        words.append(f"The paper's columns are {there} s of {table.model} on {table.dataset}, by the wall clock of its GPUs.")
+        words.append(f"The paper's columns are {there} wall seconds of {table.model} on {table.dataset}, on its GPUs.")
         words += [f"Doubtful: {doubt.words}" for doubt in paper.DOUBTS if doubt.item == table.item]
     return " ".join(words)
 
@@ -108,7 +109,7 @@ def speed(places: Places, clock: ClockName = "wall") -> Table:
         both = (taken["wall"][label], taken["cpu"][label])
         rows.append((label, _reciprocal(chosen.mean if chosen else None), *both, _beyond(chosen, of_sgdm)))
     unit = UNITS[clock]
-    caption = f"Times of training alone, mean over runs. Claims about time use {_name(clock)}."
+    caption = f"Times of training alone, mean over runs. Claims about time use {full_name(clock)}."
     if of_sgdm is not None:
         caption += " Orthogonalization: of all matrices together, as the difference from an update of SGD-M."
     header = (
@@ -132,15 +133,14 @@ def _has(cell: CellResult, clock: ClockName) -> bool:
     return clock == "wall" or cell.last.get("cpu_seconds") is not None
 
 
-def _name(clock: ClockName) -> str:
-    return "wall seconds" if clock == "wall" else UNITS[clock]
-
-
 def slopes(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return log-log slopes over the rank, the paper's beside ours (Kim & Oh 2026, Table 8)."""
-    header = ("optimizer", "ω raw", "ω raw, paper", "ω of ‖∇f‖_*/√r", "ω of ‖∇f‖_*/√r, paper")
-    names = ("optimizer", "raw", "paper_raw", "normalised", "paper_normalised")
-    caption = "Exponents of the rank in the epoch mean of ‖∇f‖_*, by least squares on logarithms (Table 8)."
+    header = ("optimizer", "ω raw", "ω raw, paper", "ω of ‖∇f‖_*/√r", "ω of ‖∇f‖_*/√r, paper", "standard error of ω")
+    names = ("optimizer", "raw", "paper_raw", "normalised", "paper_normalised", "standard_error")
+    caption = (
+        "Exponents of the rank in the epoch mean of ‖∇f‖_*, by least squares on logarithms (Table 8). Every run is one "
+        "point. The standard error (n − 2 degrees of freedom) is that of both exponents."
+    )
     return Table("slopes", "Log–log slopes", caption, header, tuple(tuple(row[n] for n in names) for row in rows), 3)
 
 
@@ -164,7 +164,7 @@ def costs(summaries: Mapping[str, Mapping[str, Any]], clock: ClockName = "wall")
     rows = tuple((label, *(summary.get(name) for name in names)) for label, summary in summaries.items())
     caption = (
         f"Medians of interleaved repetitions on one Gaussian matrix of each shape; throughputs of other shapes. Times "
-        f"are {_name(clock)}."
+        f"are {full_name(clock)}."
     )
     title = f"{UNITS[clock]} per orthogonalization (Lemma 11)"
     return Table("costs", title[0].upper() + title[1:], caption, ("shape", *names.values()), rows, 3)
@@ -272,16 +272,6 @@ def _beyond(taken: Spread | None, plain: Spread | None) -> Spread | None:
 
 def _reciprocal(value: float | None) -> float | None:
     return 1 / value if value and abs(value) > 1e-300 else None
-
-
-def symbol(clock: ClockName) -> str:
-    """Return the symbol of a second of a clock.
-
-    Example:
-        >>> symbol("wall"), symbol("cpu")
-        ('s', 'CPU s')
-    """
-    return UNITS[clock].replace("seconds", "s")
 
 
 def _seconds(value: float, clock: ClockName) -> str:

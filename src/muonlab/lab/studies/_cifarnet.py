@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from muonlab.lab.spec import Spec
 from muonlab.lab.study import Axis, Profile, ProfileName
 
@@ -31,25 +34,36 @@ _SMOKE = {
     "epochs": 2,
     "evaluate_every": 8,
 }
+_SMALL = {"model": "cifarnet-small", "train": 5_000, "test": 1_000, "batch_size": 32, "epochs": 10}
+_NETWORKS = {
+    "cifarnet-smoke": "a network of 16, 24 and 24 channels",
+    "cifarnet-small": "a network of 32, 64 and 64 channels",
+    "cifarnet": "the whole network",
+}
 
 
 def profiles(
     *,
     own_batch_size: bool = False,
-    small: tuple[int, int] = (5_000, 10),
+    small: Mapping[str, Any] | None = None,
+    small_axes: tuple[Axis, ...] = (),
     smoke_axes: tuple[Axis, ...] = (),
 ) -> dict[ProfileName, Profile]:
     """Return the three profiles of a study of CifarNet.
 
     Args:
         own_batch_size: whether the study varies the batch size, so that no profile may set it.
-        small: training images and epochs of the small profile.
+        small: settings of the small profile that differ from those of q-ablation (see docs/adr/0020).
+        small_axes: axes with other points in the small profile.
         smoke_axes: axes with fewer points in the smoke profile.
     """
     settings = {name: value for name, value in _SMOKE.items() if not (own_batch_size and name == "batch_size")}
     fallback = {} if own_batch_size else _ON_CPU
-    train, epochs = small
+    smaller = {**_SMALL, **(small or {})}
+    if own_batch_size:
+        smaller.pop("batch_size")
     batch = "" if own_batch_size else ", batches of 32"
+    small_batch = "" if own_batch_size else f", batches of {smaller['batch_size']}"
     return {
         "smoke": Profile(
             1,
@@ -59,9 +73,10 @@ def profiles(
         ),
         "small": Profile(
             3,
-            f"a network of 32, 64 and 64 channels, {train:,} training and 1,000 test images, {epochs} epochs, 3 runs",
-            {"model": "cifarnet-small", "train": train, "test": 1_000, "epochs": epochs},
-            on_cpu=fallback,
+            f"{_NETWORKS[smaller['model']]}, {smaller['train']:,} training and {smaller['test']:,} test images"
+            f"{small_batch}, {smaller['epochs']} epochs, 3 runs",
+            smaller,
+            small_axes,
         ),
         "paper": Profile(5, on_cpu=fallback),
     }

@@ -46,9 +46,9 @@ def profiles(*, micro_batch: int) -> dict[ProfileName, Profile]:
             },
         ),
         "small": Profile(
-            1,
+            3,
             "4 layers of width 128, sequences of 64, 1,000,000 training and 4,000 validation tokens, batches of 4, "
-            "300 updates, 1 run, in float32",
+            "600 updates, 3 runs, in float32",
             {
                 **smaller,
                 "model": "gpt-small",
@@ -56,7 +56,7 @@ def profiles(*, micro_batch: int) -> dict[ProfileName, Profile]:
                 "train": 1_000_000,
                 "test": 4_000,
                 "batch_size": 4,
-                "steps": 300,
+                "steps": 600,
                 "micro_batch": 4,
                 "evaluate_every": 50,
             },

@@ -5,9 +5,20 @@ from __future__ import annotations
 from muonlab.lab.studies._cifarnet import BASE, profiles
 from muonlab.lab.study import Axis, Point, Study
 
+SIZES = (64, 128, 256, 512, 1024)
+EVALUATED = 4_096
+"""Training images between two evaluations of the small profile, the same for every batch size."""
 
-def _sizes(*sizes: int) -> Axis:
-    return Axis("batch size", tuple(Point(f"B={size}", {"batch_size": size}) for size in sizes))
+
+def _sizes(*sizes: int, images: int | None = None) -> Axis:
+    """Return the axis; with ``images`` a run is evaluated after that many training images, else after each epoch."""
+    points = []
+    for size in sizes:
+        settings = {"batch_size": size}
+        if images is not None:
+            settings["evaluate_every"] = images // size
+        points.append(Point(f"B={size}", settings))
+    return Axis("batch size", tuple(points))
 
 
 STUDY = Study(
@@ -20,6 +31,11 @@ STUDY = Study(
     ),
     items=("Figure 10",),
     base=BASE,  # epochs are fixed and the schedule goes by updates, so a larger B has fewer of them
-    axes=(_sizes(64, 128, 256, 512, 1024),),
-    profiles=profiles(own_batch_size=True, small=(5_000, 8), smoke_axes=(_sizes(32, 64),)),
+    axes=(_sizes(*SIZES),),
+    profiles=profiles(
+        own_batch_size=True,
+        small={"model": "cifarnet-smoke", "train": 10_000, "epochs": 20},  # 180 updates with B = 1024
+        small_axes=(_sizes(*SIZES, images=EVALUATED),),
+        smoke_axes=(_sizes(32, 64),),
+    ),
 )

@@ -23,6 +23,6 @@ STUDY = Study(
     items=("Figure 9", "Table 8"),
     base=BASE.changed({"watch": "groups.0.conv1.weight"}),
     axes=(Axis("optimizer", (SGD_M, SVD, muon(3))), _ranks(16, 32, 64, 128, 216)),
-    profiles=profiles(small=(2_500, 6), smoke_axes=(_ranks(16, 32),)),
+    profiles=profiles(small={"test": 500, "batch_size": 128, "epochs": 6}, smoke_axes=(_ranks(16, 32),)),
     analysis="muonlab.lab.slopes:slopes_of",
 )

@@ -39,8 +39,8 @@ STUDY = Study(
             },
         ),
         "small": Profile(
-            2,
-            "a quarter of the channels, 5,000 training and 1,000 test images, batches of 128, 15 epochs, 2 runs",
+            3,
+            "a quarter of the channels, 5,000 training and 1,000 test images, batches of 128, 15 epochs, 3 runs",
             {"model": "resnet18-small", "train": 5_000, "test": 1_000, "batch_size": 128, "epochs": 15},
         ),
         "paper": Profile(5),

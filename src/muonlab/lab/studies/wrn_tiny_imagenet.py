@@ -39,9 +39,9 @@ STUDY = Study(
             },
         ),
         "small": Profile(
-            2,
-            "WideResNet-16-2, 1,000 training and 200 test images, batches of 50, 4 epochs, 2 runs",
-            {"model": "wrn-16-2", "train": 1_000, "test": 200, "batch_size": 50, "epochs": 4},
+            3,
+            "WideResNet-10-1, 4,000 training and 200 test images, batches of 16, 10 epochs, 3 runs",
+            {"model": "wrn-10-1", "train": 4_000, "test": 200, "batch_size": 16, "epochs": 10},
         ),
         "paper": Profile(3),
     },

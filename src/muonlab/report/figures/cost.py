@@ -9,11 +9,13 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
+from muonlab.lab.timing import UNITS, ClockName
 from muonlab.report import drawing
 from muonlab.report.drawing import Traced
 from muonlab.report.figures.labels import label_points
 from muonlab.report.plain_svg import INK
 from muonlab.report.style import SGD_M, STEPS, SVD, Look
+from muonlab.report.units import full_name
 from muonlab.report.values import Figure, Series
 
 Row = Mapping[str, Any]
@@ -29,7 +31,7 @@ METHODS: Mapping[str, tuple[str, Look]] = {
 def cost_figure(
     rows: Sequence[Row],
     *,
-    unit: str = "seconds",
+    clock: ClockName = "wall",
     name: str = "cost",
     title: str = "Time of an SVD over Newton–Schulz steps",
 ) -> Figure | None:
@@ -38,7 +40,7 @@ def cost_figure(
     Args:
         rows: with ``m``, ``n``, ``predicted_ratio``, ``measured_ratio``, ``svd_seconds``, ``horner_seconds``,
             ``ours_seconds`` and ``polar_seconds``, any of which may be None or missing.
-        unit: what a second of the clock is called that times are read from.
+        clock: that the times are of.
         name: of the figure.
         title: of the figure.
     """
@@ -53,7 +55,7 @@ def cost_figure(
         if ratios:
             panels.append(_ratios(grid[0], ratios))
         if timed:
-            panel, entries = _seconds(grid[-1], timed, unit)
+            panel, entries = _seconds(grid[-1], timed, clock)
             panels.append(panel)
             drawing.legend(canvas, entries)
         if ratios:
@@ -63,11 +65,11 @@ def cost_figure(
             panels,
             name=name,
             title=title,
-            alt=_alt(ratios, timed, unit),
+            alt=_alt(ratios, timed, clock),
             caption="Left: SVD over steps in the paper's form; on the diagonal the lemma is exact, above it an SVD "
-            f"took longer than predicted. Right: median {unit} of every method, shapes from small to large."
+            f"took longer than predicted. Right: median {full_name(clock)} of every method, shapes from small to large."
             if ratios and timed
-            else f"Shapes from small to large; times are {unit}.",
+            else f"Shapes from small to large; times are {full_name(clock)}.",
         )
 
 
@@ -87,8 +89,8 @@ def _point(row: Row, pair: tuple[float, float]) -> Series:
     return drawing.series(_shape(row), np.array(pair[:1]), np.array(pair[1:]), colour=STEPS[3].colour)
 
 
-def _seconds(axes: Axes, rows: Sequence[Row], unit: str) -> tuple[Traced, list[tuple[str, Artist]]]:
-    drawing.name_axes(axes, "shape", unit, y_scale="log")
+def _seconds(axes: Axes, rows: Sequence[Row], clock: ClockName) -> tuple[Traced, list[tuple[str, Artist]]]:
+    drawing.name_axes(axes, "shape", UNITS[clock], y_scale="log")
     places = np.arange(1, len(rows) + 1, dtype=np.float64)
     series, entries = list[Series](), list[tuple[str, Artist]]()
     for key, (label, look) in METHODS.items():
@@ -101,7 +103,7 @@ def _seconds(axes: Axes, rows: Sequence[Row], unit: str) -> tuple[Traced, list[t
     axes.set_xticks(places[marked], [_shape(rows[i]) for i in marked], rotation=60, ha="right", rotation_mode="anchor")
     axes.set_xlabel("")
     axes.grid(visible=False, axis="x")
-    return Traced(axes, "shape, by size: number", unit, series), entries
+    return Traced(axes, "shape, by size: number", UNITS[clock], series), entries
 
 
 def _entries(row: Row) -> float:
@@ -123,7 +125,7 @@ def _ratio(row: Row) -> float | None:
     return y / x if np.isfinite(x * y) else None
 
 
-def _alt(ratios: Sequence[Row], timed: Sequence[Row], unit: str) -> str:
+def _alt(ratios: Sequence[Row], timed: Sequence[Row], clock: ClockName) -> str:
     words = []
     if ratios:
         measured = [(_shape(row), _pair(row)[1]) for row in ratios]
@@ -134,5 +136,5 @@ def _alt(ratios: Sequence[Row], timed: Sequence[Row], unit: str) -> str:
         big = timed[-1]
         said = [(label, float(y)) for key, (label, _) in METHODS.items()
                 if np.isfinite(y := drawing.numbers([big.get(key)], "log")[0])]  # fmt: skip
-        words.append(f"Time in {unit} at {_shape(big)}: {drawing.listed(said)}." if said else "")
+        words.append(f"Time in {full_name(clock)} at {_shape(big)}: {drawing.listed(said)}." if said else "")
     return " ".join(words)

@@ -51,7 +51,8 @@ def frontier_figure(
         drawing.legend(canvas, entries[:12])
         caption = (
             "Each marker is a choice of schedule, steps, prescale and method that no other beats in both time and "
-            "alignment; alignment is the least over typical spectra, time is predicted for the machine of the run, by the wall clock."
+            "alignment; alignment is the least over typical spectra, time is predicted in wall seconds for the machine "
+            "of the run."
         )
         if len(shapes) > 12:
             caption += f" All {len(shapes)} shapes are drawn; the legend has the first 12."

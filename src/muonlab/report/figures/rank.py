@@ -68,7 +68,8 @@ def _growth(label: str, by_rank: Mapping[int, Sequence[float]]) -> _Growth | Non
         return None
     means = [statistics.fmean(values) for values in sound.values()]
     std = [statistics.stdev(values) if len(values) > 1 else math.nan for values in sound.values()]
-    slopes = rank_slopes(list(sound), means) if len(sound) > 1 else None
+    runs = [(rank, value) for rank, values in sound.items() for value in values]  # as the table of slopes fits them
+    slopes = rank_slopes([rank for rank, _ in runs], [value for _, value in runs]) if len(sound) > 1 else None
     return _Growth(label, np.array(list(sound), float), np.array(means), np.array(std), slopes)
 
 

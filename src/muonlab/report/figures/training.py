@@ -9,10 +9,12 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
+from muonlab.lab.timing import UNITS, ClockName
 from muonlab.report import drawing
 from muonlab.report.curves import Curve
 from muonlab.report.drawing import Array, Traced
 from muonlab.report.style import Look, looks
+from muonlab.report.units import full_name, symbol
 from muonlab.report.values import Figure, Series
 
 LEGEND, HOVER, DRAWN = 12, 40, 200
@@ -25,7 +27,7 @@ PLACES = ("epoch", "seconds")
 Curves = Mapping[tuple[str, str], Sequence[Curve]]
 
 
-def training_figure(name: str, title: str, curves: Curves, unit: str = "seconds") -> Figure | None:
+def training_figure(name: str, title: str, curves: Curves, clock: ClockName = "wall") -> Figure | None:
     """Return training loss on the left and test loss on the right, by epoch above and by seconds below.
 
     Args:
@@ -33,7 +35,7 @@ def training_figure(name: str, title: str, curves: Curves, unit: str = "seconds"
         title: of the figure.
         curves: keyed by (``"train_loss"`` or ``"test_loss"``, ``"epoch"`` or ``"seconds"``); rows and columns that have
             none are left out.
-        unit: what a second of the clock is called that seconds are read from.
+        clock: that the seconds are of.
     """
     sound = {key: [curve for curve in some if _finite(curve)] for key, some in curves.items()}
     columns = [metric for metric in METRICS if any(sound.get((metric, across)) for across in PLACES)]
@@ -48,13 +50,13 @@ def training_figure(name: str, title: str, curves: Curves, unit: str = "seconds"
         panels, handles = [], dict[str, Artist]()
         grid = canvas.subplots(len(rows), len(columns), squeeze=False)
         for (i, across), (j, metric) in ((r, c) for r in enumerate(rows) for c in enumerate(columns)):
-            names = {"epoch": "epoch", "seconds": f"{unit} of training"}[across], METRICS[metric]
+            names = {"epoch": "epoch", "seconds": f"{UNITS[clock]} of training"}[across], METRICS[metric]
             panel = _panel(grid[i, j], sound.get((metric, across), []), how, names, handles)
             if panel is not None:
                 panels.append(panel)
         drawing.legend(canvas, [(label, handles[label]) for label in labels[:LEGEND]])
-        words = _caption(sound, labels, [curve.label for some in curves.values() for curve in some], unit)
-        return drawing.finish(canvas, panels, name=name, title=title, alt=_alt(sound, unit), caption=words)
+        words = _caption(sound, labels, [curve.label for some in curves.values() for curve in some], clock)
+        return drawing.finish(canvas, panels, name=name, title=title, alt=_alt(sound, clock), caption=words)
 
 
 def _panel(
@@ -100,14 +102,14 @@ def _band(axes: Axes, x: Array, mean: Array, std: Array, look: Look) -> None:
     axes.fill_between(x, low, high, where=sound.tolist(), color=look.colour, alpha=0.16, linewidth=0)
 
 
-def _caption(sound: Curves, labels: Sequence[str], given: Sequence[str], unit: str) -> str:
+def _caption(sound: Curves, labels: Sequence[str], given: Sequence[str], clock: ClockName) -> str:
     runs = sorted({curve.runs for some in sound.values() for curve in some})
     counts = str(runs[0]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
     words = [
         "One run for each curve." if runs == [1] else f"Mean over {counts} runs; bands are ± one standard deviation."
     ]
     if any(across == "seconds" and some for (_, across), some in sound.items()):
-        words.append(f"{unit[0].upper()}{unit[1:]} are of training alone, without evaluation.")
+        words.append(f"Times are {full_name(clock)} of training alone, without evaluation.")
     if len(labels) > LEGEND:
         words = [word.replace("; bands are ± one standard deviation", "") for word in words]
         words.append(f"All {len(labels)} curves are drawn; the legend has the first {LEGEND}.")
@@ -120,7 +122,7 @@ def _caption(sound: Curves, labels: Sequence[str], given: Sequence[str], unit: s
     return " ".join(words)
 
 
-def _alt(sound: Curves, unit: str) -> str:
+def _alt(sound: Curves, clock: ClockName) -> str:
     words = []
     for metric, said in METRICS.items():
         across = next((across for across in PLACES if sound.get((metric, across))), None)
@@ -129,9 +131,9 @@ def _alt(sound: Curves, unit: str) -> str:
     seconds = [_last_place(c) for some in (sound.get((m, "seconds"), ()) for m in METRICS) for c in some]
     if seconds:
         slow, fast = max(seconds, key=lambda pair: pair[1]), min(seconds, key=lambda pair: pair[1])
-        symbol = unit.replace("seconds", "s")
+        unit = symbol(clock)
         words.append(
-            f"Training took from {fast[1]:.3g} {symbol} ({drawing.short(fast[0], 40)}) to {slow[1]:.3g} {symbol} "
+            f"Training took from {fast[1]:.3g} {unit} ({drawing.short(fast[0], 40)}) to {slow[1]:.3g} {unit} "
             f"({drawing.short(slow[0], 40)})."
         )
     return " ".join(words)

@@ -1,0 +1,45 @@
+"""Bring the README's sentence on claims up to date with results/runs/claims.json, which ``muonlab report`` writes.
+
+python results/readme.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- claims -->\n", "<!-- /claims -->\n"
+
+
+def sentence(ledger: dict) -> str:
+    """Return what the ledger says in a sentence."""
+    count = Counter(claim["verdict"] for claim in ledger["claims"])
+    finished = sorted({run["study"] for run in ledger["studies"] if run["status"] == "done"})
+    begun = sorted({run["study"] for run in ledger["studies"]} - set(finished))
+    rest = f", and those of {', '.join(begun)} in part" if begun else ""
+    return (
+        f"Of {len(ledger['claims'])} claims {count['held']} held, {count['not held']} did not, and "
+        f"{count['not tested at this scale']} are not tested yet, by the committed runs of {', '.join(finished)}{rest} "
+        f"([runs](results/runs), [verdicts](results/runs/claims.json), [log](docs/log.md)). `mlp-mnist` is run at the "
+        f"paper's setting, the others at the profile `small`.\n"
+    )
+
+
+def updated(readme: str, ledger: dict) -> str:
+    """Return the README with the sentence of a ledger."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + sentence(ledger) + END + after
+
+
+def main() -> None:
+    """Write the README."""
+    path = ROOT / "README.md"
+    ledger = json.loads((ROOT / "results/runs/claims.json").read_text(encoding="utf-8"))
+    path.write_text(updated(path.read_text(encoding="utf-8"), ledger), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The clock of training: wall seconds, processor seconds of this process, and those of all others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from muonlab.lab import clock
+from muonlab.lab.clock import Clock, busy_seconds
+
+CPU = torch.device("cpu")
+
+
+def burn(seconds):
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+def test_sleeping_takes_wall_seconds_and_no_processor_seconds():
+    one = Clock(CPU)
+    one.start()
+    time.sleep(0.2)
+    burn(0.1)
+    one.stop()
+    burn(0.05)  # outside
+    with_pause = Clock(CPU)
+    with_pause.start()
+    with with_pause.paused():
+        burn(0.1)
+    with_pause.stop()
+    assert one.seconds >= 0.3
+    assert 0.1 <= one.cpu_seconds < 0.15
+    assert with_pause.cpu_seconds < 0.05
+
+
+def test_a_reading_is_resumed_and_excluded_time_is_subtracted():
+    one, other = Clock(CPU), Clock(CPU)
+    one.start()
+    burn(0.05)
+    one.stop()
+    other.resume(one.reading())
+    assert other.reading() == one.reading()
+    other.exclude(0.03, 0.02)
+    assert other.seconds == pytest.approx(one.seconds - 0.03)
+    assert other.cpu_seconds == pytest.approx(one.cpu_seconds - 0.02)
+
+
+@pytest.mark.skipif(busy_seconds() is None, reason="this system does not say how busy its cores are")
+def test_another_process_is_counted_as_other_seconds_and_this_one_is_not():
+    program = "import time\nwhile time.process_time() < 1.0: pass"
+    alone, beside = Clock(CPU), Clock(CPU)
+    beside.start()
+    subprocess.run([sys.executable, "-c", program], check=True)  # 1 s of another process, none of this one
+    beside.stop()
+    assert beside.other_seconds > 0.8
+    assert beside.cpu_seconds < 0.3
+    alone.start()
+    burn(0.5)
+    alone.stop()
+    others_share = alone.other_seconds / (alone.seconds * (os.cpu_count() or 1))
+    assert others_share < 1  # what this process burnt is not counted: it would be added to whatever else runs
+    assert alone.cpu_seconds >= 0.5
+
+
+def test_a_system_that_does_not_say_how_busy_it_is_gives_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(clock, "_STAT", tmp_path / "none")
+    one = Clock(CPU)
+    one.start()
+    one.stop()
+    assert one.reading()["other_seconds"] is None
+
+
+def test_busy_time_is_every_column_but_idle_ones(tmp_path, monkeypatch):
+    path = tmp_path / "stat"
+    path.write_text("cpu  100 20 3 4000 500 6 7 80 900 1000\ncpu0 1 2 3\n")
+    monkeypatch.setattr(clock, "_STAT", path)
+    assert busy_seconds() == pytest.approx((100 + 20 + 3 + 6 + 7 + 80) / os.sysconf("SC_CLK_TCK"))
