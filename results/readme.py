@@ -29,6 +29,10 @@ def sentence(ledger: dict) -> str:
 
 def updated(readme: str, ledger: dict) -> str:
     """Return the README with the sentence of a ledger."""
+    if (readme.count(BEGIN), readme.count(END)) != (1, 1):
+        raise ValueError(
+            f"the README must have {BEGIN.strip()} and {END.strip()} once each, got another number: mend it"
+        )
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + sentence(ledger) + END + after

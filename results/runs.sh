@@ -8,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 checkout=.queue/checkout
 python=$checkout/.venv/bin/python
+command -v flock > /dev/null || { echo "runs.sh: flock is needed (util-linux): install it, or use muonlab queue" >&2; exit 2; }
 
 case "${1:-run}" in
   status)
@@ -27,11 +28,15 @@ exec 9> .queue/lock
 flock --nonblock 9 || { echo "runs.sh: the queue is running already: results/runs.sh status shows how far it is" >&2; exit 2; }
 echo $$ > .queue/pid
 commit=$(git rev-parse HEAD)
-if [ -e "$checkout/.git" ]; then
+here=$(git rev-parse --path-format=absolute --git-common-dir)
+there=$(git -C "$checkout" rev-parse --path-format=absolute --git-common-dir 2> /dev/null || true)
+if [ "$(cat .queue/place 2> /dev/null)" = "$PWD" ] && [ "$there" = "$here" ] && [ -e "$checkout/.git" ]; then
   git -C "$checkout" checkout --quiet --force --detach "$commit"
-else
+else # the first time, or the repository was moved or copied, and its environment names the old place
+  rm -rf "$checkout"
   git worktree prune
   git worktree add --quiet --force --detach "$checkout" "$commit"
+  echo "$PWD" > .queue/place
 fi
 make --no-print-directory -C "$checkout" .venv/.ready
 if [ -z "${MUONLAB_DATA:-}" ] && [ -d ../shared/data ]; then

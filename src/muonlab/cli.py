@@ -19,7 +19,7 @@ import tyro
 from muonlab._cache import cache_directory
 from muonlab.commands import Certify, Command, Data, Doctor, Explore, List, Parsed, Plan, Queue, Rates, Report, Run
 
-EXIT_CODES = {"violated": 1, "not_applicable": 1, "not_met": 1, "failed": 1, "open": 75}
+EXIT_CODES = {"violated": 1, "not_applicable": 1, "not_met": 1, "failed": 1, "unfinished": 1, "open": 75, "stopped": 75}
 """Of a report's status, where it is not 0. Errors end in 2; 75 says that the same command can be given again."""
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 """Words of torch's allocators when memory is short."""
@@ -213,10 +213,11 @@ def _queue(file: str, out: str, data: str | None, jobs: int, checkpoint_seconds:
         notes=lambda study: {"rules": digest(study)},
         show=console.line,
     )  # fmt: skip
-    found = [dataclasses.asdict(one) for one in progress_of(entries, folder)]
+    found = [dataclasses.asdict(one) for one in progress_of(entries, folder, console.line)]
     open_, failed = (sum(one[name] for one in found) for name in ("open", "failed"))
-    state = "open" if stopped or (open_ and not status) else "failed" if failed and not status else "done"
-    return {"status": state, "folder": out, "jobs": jobs, "entries": found}, console.queue
+    state = "stopped" if stopped else "unfinished" if open_ else "failed" if failed else "done"
+    report = {"status": "shown" if status else state, "state": state, "folder": out, "jobs": jobs, "entries": found}
+    return report, console.queue
 
 
 def _page(folder: Path) -> dict[str, Any]:

@@ -142,7 +142,8 @@ class Queue:
 
     The list is a TOML file with a table [[run]] for each entry: study, profile, seeds, cell_minutes (an estimate), and
     optionally name and settings. Cells are run in the order of the entries, without keeping weights. SIGTERM and Ctrl-C
-    save the running cells. Exit code 0 if every cell is done, 1 if one failed, 2 for an error, 75 if it was stopped.
+    save the running cells. Exit code 0 if every cell is done, 1 if one failed or could not be run, 2 for an error, 75
+    if it was stopped.
     """
 
     file: Annotated[Positional[str], arg(metavar="FILE")]

@@ -46,9 +46,32 @@ def test_a_reading_is_resumed_and_excluded_time_is_subtracted():
     one.stop()
     other.resume(one.reading())
     assert other.reading() == one.reading()
-    other.exclude(0.03, 0.02)
-    assert other.seconds == pytest.approx(one.seconds - 0.03)
-    assert other.cpu_seconds == pytest.approx(one.cpu_seconds - 0.02)
+    for clock_ in (one, other):
+        clock_.start()
+        burn(0.1)
+    other.exclude(0.06, 0.05)
+    one.stop()
+    other.stop()
+    assert other.seconds == pytest.approx(one.seconds - 0.06 - 0.1, abs=0.02)  # it was started 0.1 s later
+    assert other.cpu_seconds == pytest.approx(one.cpu_seconds - 0.05 - 0.1, abs=0.02)
+
+
+def test_what_others_use_while_time_is_excluded_is_not_counted(monkeypatch):
+    """Two seconds, one of them excluded; others use one core all the time, and this process the other."""
+    moments = iter([clock._Now(0.0, 0.0, 0.0), clock._Now(2.0, 2.0, 4.0)])
+    monkeypatch.setattr(clock, "_now", lambda: next(moments))
+    one = Clock(CPU)
+    one.start()
+    one.exclude(1.0, 1.0)
+    one.stop()
+    assert one.reading() == {"seconds": 1.0, "cpu_seconds": 1.0, "other_seconds": 1.0}
+
+
+def test_other_ranks_are_not_taken_for_other_processes():
+    one = Clock(CPU, alone=False)
+    one.start()
+    one.stop()
+    assert one.reading()["other_seconds"] is None
 
 
 @pytest.mark.skipif(busy_seconds() is None, reason="this system does not say how busy its cores are")

@@ -18,6 +18,7 @@ import pytest
 from muonlab.cli import main
 from muonlab.lab import load_results
 from muonlab.lab.queue import Entry, Estimates, duration, progress_of, read_list
+from muonlab.lab.sealed import read_json, write_json
 from muonlab.lab.store import locked
 from tests.lab.tiny import without_clock
 
@@ -181,12 +182,32 @@ def test_what_cannot_be_run_is_shown_and_the_rest_is_run(whole, tmp_path):
     (tmp_path / "runs" / "quickstart-smoke" / "study.json").write_text("{}")
     code, _, lines = finished(queue(tmp_path))
     assert "quickstart-smoke cannot be run: a run directory must have the format 2" in lines
-    assert code == 2  # its state cannot be read
+    assert code == 1
     assert len(list(tmp_path.glob("runs/theory-at-work-smoke/cells/*/done.json"))) == 12
     shutil.rmtree(tmp_path / "runs" / "quickstart-smoke")
     shutil.copytree(whole[0] / "runs" / "quickstart-smoke", tmp_path / "runs" / "quickstart-smoke")
     with locked(tmp_path / "runs" / "quickstart-smoke"):
         assert "which another process is writing" in finished(queue(tmp_path))[2]
+
+
+def test_damaged_killed_and_held_cells_do_not_stop_the_others(whole, tmp_path):
+    (tmp_path / "list.toml").write_text(LIST)
+    folder = Path(shutil.copytree(whole[0] / "runs" / "quickstart-smoke", tmp_path / "runs" / "quickstart-smoke"))
+    damaged, killed_, held, again, *_ = [cell.folder for cell in load_results(folder).cells]
+    rows = damaged / "metrics.jsonl"
+    rows.write_bytes(rows.read_bytes().replace(b"1", b"2", 1))
+    key = read_json(killed_ / "done.json")["key"]
+    write_json(killed_ / "failed.json", {"key": key, "error": "its process ended with code -9", "traceback": ""})
+    for path in (killed_, held, again):
+        (path / "done.json").unlink()
+    with locked(held):
+        code, _, lines = finished(queue(tmp_path))
+    assert code == 1
+    assert "quickstart-smoke has a cell that cannot be read" in lines
+    assert "skipped, another process is running it" in lines
+    assert [(path / "done.json").exists() for path in (killed_, held, again)] == [True, False, True]
+    assert not (killed_ / "failed.json").exists()
+    assert len(list(tmp_path.glob("runs/theory-at-work-smoke/cells/*/done.json"))) == 12
 
 
 @pytest.mark.parametrize(
@@ -204,6 +225,8 @@ def test_what_cannot_be_run_is_shown_and_the_rest_is_run(whole, tmp_path):
         (LIST.replace("smoke", "large"), "profile must be"),
         (LIST.replace("seeds = 2", "seeds = 0"), "seeds must be"),
         (LIST + "name = '../x'", "name must be that of a folder in --out, got '../x'"),
+        (LIST + "name = '..'", "name must be that of a folder in --out, got '..'"),
+        ("run = 3", "must have entries [[run]], got list.toml with another kind of run"),
     ],
 )
 def test_a_wrong_list_is_refused_in_one_line(tmp_path, monkeypatch, capsys, text, message):
@@ -227,6 +250,9 @@ def test_the_committed_list_asks_for_studies_that_there_are():
 # ------------------------------------------------------------------------------------------------------- make runs
 
 
+needs_flock = pytest.mark.skipif(shutil.which("flock") is None, reason="results/runs.sh needs flock (util-linux)")
+
+
 @pytest.fixture
 def repository(tmp_path):
     """A repository with the script, a committed list, and a Makefile whose environment is that of the tests."""
@@ -245,6 +271,7 @@ def repository(tmp_path):
     return tmp_path
 
 
+@needs_flock
 def test_runs_are_made_from_the_last_commit_and_not_from_the_working_tree(repository):
     (repository / "results" / "queue.toml").write_text("nonsense")  # not committed
     script = [str(repository / "results" / "runs.sh")]
@@ -258,6 +285,7 @@ def test_runs_are_made_from_the_last_commit_and_not_from_the_working_tree(reposi
     assert str(repository) not in (results.folder / "env.json").read_text()
 
 
+@needs_flock
 def test_one_queue_runs_at_a_time_and_stop_waits_until_it_is_saved(repository):
     script = str(repository / "results" / "runs.sh")
     first = subprocess.Popen([script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

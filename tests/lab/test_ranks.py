@@ -22,7 +22,6 @@ from muonlab.lab.clipping import clip
 from muonlab.lab.desk import Stopped
 from muonlab.lab.parts import check
 from muonlab.lab.ranks import ALONE, Elsewhere, LostRank, Ranks, joined, launched
-from muonlab.lab.results import CellResult, Results
 from muonlab.lab.studies import find
 from muonlab.lab.train import Training, train
 from muonlab.optim import split_params
@@ -312,15 +311,3 @@ def test_jobs_and_measurements_are_refused_under_torchrun(tmp_path):
     with pytest.raises(ValueError, match="batch_size must be at least the 99 ranks"):
         run(study(), out=tmp_path / "run", ranks=_together(99, "ddp"))
     assert not (tmp_path / "run").exists()
-
-
-def test_seconds_are_compared_among_cells_of_one_number_of_ranks_only(tmp_path):
-    def cell(*ranks: int) -> CellResult:
-        return CellResult("a", {}, {"seed": 0}, "done", (), {}, None, 1, (0,), tmp_path, ranks=ranks)
-
-    def disturbed(*cells: CellResult) -> set[str]:
-        return {one.disturbed for one in Results("s", "smoke", {}, (), cells, tmp_path).cells}
-
-    assert disturbed(cell(2), cell(2), cell()) == {""}  # one is not begun
-    assert disturbed(cell(1), cell(2)) == {"cells were trained by 1, 2 processes"}
-    assert disturbed(cell(1, 4)) == {"cells were trained by 1, 4 processes"}

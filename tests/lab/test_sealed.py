@@ -161,8 +161,69 @@ def test_missing_unlisted_and_repeated_cells_are_refused(finished):
 def test_one_seed_with_two_numbers_of_threads_is_not_two_runs(finished):
     """What happened when threads was changed in study.json: the same command added the cells once more."""
     reseal(finished / "study.json", lambda value: value["settings"].update(threads=2))
-    with pytest.raises(ValueError, match=r"must have each cell once, got .* with 2 cells of SGD-M, seed 0"):
-        run(RECORDED, out=finished), load_results(finished)
+    with pytest.raises(ValueError, match="which the study does not have"):
+        run(RECORDED, out=finished)
+    refused(finished, "must belong to its run directory")
+
+
+def test_files_of_one_cell_do_not_pass_for_those_of_another(run_directory, tmp_path):
+    """Each file is sound, and in the wrong place."""
+    results = load_results(run_directory)
+    (sgdm, failed, muon, open_) = (cell.folder.name for cell in results.cells)
+    rows = ("metrics.jsonl", "certificates.jsonl")
+    for of, to, names in (
+        (sgdm, muon, ("done.json", *rows)),
+        (sgdm, failed, ("done.json", *rows)),
+        (failed, open_, ("failed.json", *rows)),
+        (sgdm, open_, ("history.json",)),
+        (open_, failed, ("history.json",)),
+    ):
+        folder = shutil.copytree(run_directory, tmp_path / "run")
+        if "history.json" in names and not (folder / "cells" / of / "history.json").exists():
+            reseal(folder / "cells" / to / "history.json", lambda value: value.update(key="0" * 64))
+        for name in names:
+            if (folder / "cells" / of / name).exists():
+                shutil.copy(folder / "cells" / of / name, folder / "cells" / to / name)
+        refused(folder, "the files of a cell must be its own")
+        shutil.rmtree(folder)
+
+
+def test_a_checkpoint_of_another_cell_is_not_resumed(run_directory, tmp_path):
+    folder = shutil.copytree(run_directory, tmp_path / "run")
+    *_, cell = load_results(folder).cells
+    other = run(RECORDED, out=tmp_path / "other", settings={"lr": 0.04}, checkpoint_seconds=0).cells[1]
+    assert other.status == "done"
+    for path in (cell.folder / "checkpoints").glob("*.json"):
+        reseal(path, lambda value: value["values"].update(key=other.folder.name))
+    refused(folder, "the files of a cell must be its own")
+    resumed = run(RECORDED, out=folder, seeds=2).cells[3]
+    assert resumed.status == "failed"
+    assert "a cell must resume from its own checkpoint" in resumed.error
+
+
+def test_cells_must_belong_to_the_study_and_the_sessions_of_their_directory(finished, tmp_path):
+    longer = run(study(SPEC.changed({"record_every": 5, "steps": 13})), out=tmp_path / "longer", settings={"lr": 0.04})
+    for name, change, message in (
+        ("study.json", lambda value: value["settings"].update(lr=0.04), "must belong to its run directory"),
+        ("study.json", lambda value: value["data"]["digits"].update(hash="0"), "must belong to its run directory"),
+        ("study.json", lambda value: value.update(numerics=7), "must belong to its run directory"),
+        ("env.json", lambda value: value.update(sessions=[]), "whose session is not in env.json"),
+        ("env.json", lambda value: value["sessions"][0].update(cpu="another"), "whose session is not in env.json"),
+    ):
+        content = (finished / name).read_bytes()
+        reseal(finished / name, change)
+        refused(finished, message)
+        (finished / name).write_bytes(content)
+    shutil.copy(longer.folder / "study.json", finished / "study.json")
+    refused(finished, "must belong to its run directory")
+
+
+def test_a_changed_profile_is_refused_before_anything_is_written(finished):
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    changed = study(SPEC.changed({"record_every": 5, "steps": 13}))
+    with pytest.raises(ValueError, match="its profile was changed: choose another --out"):
+        run(changed, out=finished)
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
 
 
 def test_a_changed_row_before_a_checkpoint_is_not_carried_into_a_result(run_directory, tmp_path):
@@ -199,7 +260,7 @@ def test_a_finished_cell_stays_finished_without_its_weights(finished, monkeypatc
     monkeypatch.setattr("muonlab.lab.cells.function_of", lambda work: pytest.fail(f"{work} was run again"))
     again = run(RECORDED, out=finished)
     assert again.status == "done"
-    with pytest.raises(ValueError, match=r"got sgd-m-seed0-\w+ without weights\.safetensors: run it again with"):
+    with pytest.raises(ValueError, match=r"got sgd-m-seed0-\w+ without weights\.safetensors: run the study with"):
         again.cells[0].weights()
 
 

@@ -91,11 +91,11 @@ def test_a_system_that_does_not_say_what_others_used_is_judged_by_what_is_known(
 def test_of_several_machines_the_one_with_most_places_is_timed_and_clocks_are_not_mixed():
     # B has more cells, A more places; on B the machine was busy, on A it was not
     on_a = [trained(label) for label in "abc"]
-    on_b = [trained(label, seed=seed, hardware=("B",), others=0.5) for label in "ab" for seed in range(1, 4)]
+    on_b = [trained(label, seed=seed, machines=("B",), others=0.5) for label in "ab" for seed in range(1, 4)]
     found = chosen(*on_b, *on_a)
     assert (found.clock, found.hardware) == ("wall", MACHINE)
     assert [(cell.label, cell.seed) for cell in found.cells] == [("a", 0), ("b", 0), ("c", 0)]
-    assert {cell.hardware for cell in found.left_out} == {("B",)}
+    assert {cell.machines for cell in found.left_out} == {("B",)}
     assert len(found.left_out) == 6
     assert f"Times are those of 3 of 9 cells, on {MACHINE}; the other cells ran on B." in found.words
 
@@ -106,14 +106,14 @@ def test_processes_that_train_a_cell_together_are_a_kind_of_machine():
 
 
 def test_a_cell_that_was_moved_between_machines_is_left_out():
-    moved = trained("b", hardware=(MACHINE, "B"))
+    moved = trained("b", machines=(MACHINE, "B"))
     found = chosen(trained("a"), moved)
     assert [cell.label for cell in found.cells] == ["a"]
     assert [cell.label for cell in found.left_out] == ["b"]
     alone = chosen(moved)
     assert (alone.clock, alone.cells) == (None, ())
     assert "no cell ran on one known machine" in alone.words
-    assert chosen(trained("a", hardware=())).clock is None
+    assert chosen(trained("a", machines=())).clock is None
 
 
 def test_cells_that_are_not_finished_count_and_cells_without_times_do_not():

@@ -32,7 +32,7 @@ class Bench:
     """A desk without a runner: rows in lists, a bell that a test rings after so many updates."""
 
     def __init__(self, folder: Path, *, stop_after: int | None = None, checkpoint_seconds: float = 1e9) -> None:
-        self.folder, self.data, self.data_hash = folder, None, None
+        self.folder, self.data, self.key, self.data_hash = folder, None, "key", None
         self.checkpoint_seconds, self.keep_weights = checkpoint_seconds, True
         self.rows: dict[str, list[dict[str, Any]]] = {}
         self.asked = 0

@@ -51,7 +51,7 @@ def cell(label: str, rows: Iterable[Mapping[str, Any]] = (), **given: Any) -> Ce
     """A finished cell; ``given`` are its fields, and those of its spec by ``spec``."""
     spec = {"seed": 0, "device": "cpu", "threads": 1, **given.pop("spec", {})}
     made = CellResult(label, {"optimizer": label}, spec, "done", tuple(rows), {}, None, 1, (0,), NOWHERE)
-    return replace(made, **{"hardware": (MACHINE,), "cores": 2, "ranks": (1,), **given})
+    return replace(made, **{"machines": (MACHINE,), "cores": 2, "ranks": (1,), **given})
 
 
 def seeds(label: str, *runs: Iterable[Mapping[str, Any]], **given: Any) -> list[CellResult]:

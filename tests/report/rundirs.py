@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from muonlab import __version__
+from muonlab.lab.environment import describe_machine
 from muonlab.lab.sealed import read_json, sealed
 from muonlab.lab.store import FORMAT, NUMERICS, folder_name, key_of
 from muonlab.report.publish import report
@@ -17,7 +18,7 @@ from muonlab.report.publish import report
 OPTIMIZERS = ["SGD-M", "Muon (q=1)", "Muon (q=3)", "Muon (SVD)"]
 CPU = 0.8
 """CPU seconds in a second of every run."""
-MACHINE = {"cpu": "A 1", "cpu_model": "6-85-7", "cores": 2, "gpus": []}
+MACHINE = {"cpu": "A 1", "cpu_model": "6-85-7", "cores": 2, "gpus": [], "libraries": {"torch": "2"}}
 """What a session says of its machine."""
 
 
@@ -50,25 +51,30 @@ def write_cell(
     certificates: Iterable[dict] = (),
     jobs: int = 1,
     sessions: Iterable[int] = (0,),
+    machine: Mapping[str, Any] = MACHINE,
     listed: bool = True,
 ) -> str:
     """Write a cell, finished or with a checkpoint, and list it if there is a list; return the name of its folder."""
-    about = {"seed": seed, "optimizer": "muon", "polynomial": "taylor", "kappa": 2, "q": 3, "of": label, **(spec or {})}
+    settings = read_json(folder / "study.json", default={"settings": {}})["settings"]
+    about = {"seed": seed, "optimizer": "muon", "polynomial": "taylor", "kappa": 2, "q": 3, "of": label, **settings}
+    about |= spec or {}
     identity = {"spec": about, "numerics": NUMERICS, "data": None}
-    name = folder_name(label, about["seed"], key_of(identity))
+    key = key_of(identity)
+    name = folder_name(label, about["seed"], key)
     path = folder / "cells" / name
     path.mkdir(parents=True)
     seal(path / "spec.json", label=label, points={"optimizer": label}, identity=identity, spec=about)
     saved = {"metrics": write_rows(path / "metrics.jsonl", rows)}
     if certificates:
         saved["certificates"] = write_rows(path / "certificates.jsonl", certificates)
-    history = {"jobs": jobs, "sessions": list(sessions)}
+    history = {"key": key, "jobs": jobs, "sessions": list(sessions), "machines": [describe_machine(machine)]}
+    history |= {"cores": machine["cores"], "ranks": [1]}
     if done:
         seal(path / "done.json", summary={"steps": 100, **clocks(1.0)}, rows=saved, **history)
     else:
         seal(path / "history.json", **history)
         (path / "checkpoints").mkdir()
-        seal(path / "checkpoints" / "000000100.json", step=100, values={"rows": saved})
+        seal(path / "checkpoints" / "000000100.json", step=100, values={"key": key, "rows": saved})
     if listed and (folder / "cells.json").exists():
         edit(folder / "cells.json", lambda about: about | {"cells": [*about["cells"], name]})
     return name

@@ -15,7 +15,7 @@ from muonlab.report.sections import sections
 from tests.report.rundirs import CPU, MACHINE, OPTIMIZERS, edit, losses, text_of, write_cell, write_run
 
 OTHER = {"cpu": "B 2", "cpu_model": "6-1-1", "cores": 64, "gpus": []}
-A, B = "A 1 (6-85-7), 2 cores, no GPU", "B 2 (6-1-1), 64 cores, no GPU"
+A, B = "A 1 (6-85-7), 2 cores, no GPU, torch 2", "B 2 (6-1-1), 64 cores, no GPU, torch 2"
 
 
 def with_jobs(folder, jobs):
@@ -65,9 +65,9 @@ def test_the_speed_table_of_a_page_has_both_clocks(made):
 
 
 def test_without_a_clock_nothing_is_shown_over_time(tmp_path):
-    folder = write_run(tmp_path / "made", [])
+    folder = write_run(tmp_path / "made", [], settings={"device": "cpu", "threads": 2})
     for label in OPTIMIZERS:
-        write_cell(folder, label, 0, losses(label, 0), jobs=2, spec={"threads": 2})
+        write_cell(folder, label, 0, losses(label, 0), jobs=2)
     text = text_of(folder)
     words = "Times are not comparable: cells ran side by side, and they ran with more than one thread."
     assert f"{words} Nothing is shown over time." in text
@@ -84,7 +84,7 @@ def on_two_machines(tmp_path):
     edit(folder / "env.json", lambda about: {"sessions": [*about["sessions"], {**about["sessions"][0], **OTHER}]})
     for label in OPTIMIZERS[:2]:
         rows = [row | {name: 10 * row[name] for name in ("seconds", "cpu_seconds")} for row in losses(label, 1)]
-        write_cell(folder, label, 1, rows, sessions=[1])
+        write_cell(folder, label, 1, rows, sessions=[1], machine=MACHINE | OTHER)
     return folder
 
 
@@ -113,7 +113,7 @@ def test_a_warning_names_at_most_twenty_cells(tmp_path, monkeypatch):
     folder = write_run(tmp_path / "made", OPTIMIZERS, seeds=6)
     edit(folder / "env.json", lambda about: {"sessions": [*about["sessions"], {**about["sessions"][0], **OTHER}]})
     for seed in range(10, 32):
-        write_cell(folder, "SGD-M", seed, losses("SGD-M", seed), sessions=[1])
+        write_cell(folder, "SGD-M", seed, losses("SGD-M", seed), sessions=[1], machine=MACHINE | OTHER)
     text = text_of(folder)
     assert f"SGD-M, seed 29, on {B}; and 2 more." in text
     assert f"seed 30, on {B}" not in text
@@ -129,7 +129,7 @@ def test_the_console_has_the_clock_and_its_sentence(made):
         by_wall = {cell.label: cell.last["seconds"] for cell in results.cells if cell.seed == 0}
         for place in answer["places"]:
             assert place["seconds"]["mean"] == pytest.approx(by_wall[place["label"]], rel=0.02)
-            assert "cpu_seconds" not in place
+            assert place["cpu_seconds"]["mean"] == pytest.approx(CPU * place["seconds"]["mean"])
         note = console.run(answer | {"page": "report.html"}).count(answer["timing"])
         assert note == (clock != "wall")
     assert answer["timing"] == "Times are CPU seconds, of one thread for each cell: cells ran side by side."

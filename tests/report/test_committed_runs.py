@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from muonlab.lab import load_results, run
-from muonlab.lab.environment import environment
-from muonlab.lab.results import describe_hardware
+from muonlab.lab.environment import describe_machine, environment
 from muonlab.lab.studies import find
 from muonlab.lab.summary import report as summary_of
 from muonlab.report.publish import report
@@ -123,9 +122,9 @@ def test_a_committed_cell_is_run_again_with_the_same_rows(runs, tmp_path, name, 
     committed = runs[name]
     label = ", ".join(labels)
     before = next(cell for cell in committed.cells if (cell.label, cell.seed) == (label, 0))
-    here = describe_hardware(environment())
-    if _bits(before.hardware[0]) != _bits(here):
-        pytest.skip(f"bits hold for one type of processor: the cell ran on {before.hardware[0]}, this is {here}")
+    here = describe_machine(environment())
+    if _bits(before.machines[0]) != _bits(here):
+        pytest.skip(f"bits hold for one type of processor: the cell ran on {before.machines[0]}, this is {here}")
     study = find(committed.study)
     axes = {axis.name: axis for axis in (*study.axes, *study.profiles[committed.profile].axes)}
     chosen = tuple(
@@ -141,9 +140,9 @@ def test_a_committed_cell_is_run_again_with_the_same_rows(runs, tmp_path, name, 
     assert again.summary.get("weights_sha256") == before.summary.get("weights_sha256")
 
 
-def _bits(hardware):
+def _bits(machine):
     """The part of a machine's description that its rounding depends on."""
-    return re.sub(r", \d+ cores.*", "", hardware)
+    return re.sub(r", \d+ cores.*(, torch [^,]*).*", r"\1", machine)
 
 
 def test_a_committed_run_is_continued_where_it_is(committed, tmp_path):

@@ -18,9 +18,10 @@ from muonlab.lab.ranks import ALONE, Elsewhere, LostRank, Ranks
 from muonlab.lab.rowfiles import RowFiles, SavedRows
 from muonlab.lab.settings import Settings
 from muonlab.lab.spec import Spec
-from muonlab.lab.store import CellFolder, locked
+from muonlab.lab.store import CellFolder, HeldError, locked
 
-Outcome = Literal["done", "failed", "stopped"]
+Outcome = Literal["done", "failed", "stopped", "held"]
+"""``"held"``: another process is running the cell."""
 Show = Callable[[int, int, dict[str, float]], None]
 
 
@@ -38,6 +39,9 @@ class Job:
         session: number of the environment in ``env.json`` that it runs in.
         data_hash: of the data that its key was made with.
         keep_weights: whether its trained weights are written to its folder.
+        key: of the cell.
+        machine: that it runs on, described.
+        cores: of the machine.
     """
 
     folder: Path
@@ -49,6 +53,9 @@ class Job:
     session: int = 0
     data_hash: str | None = None
     keep_weights: bool = True
+    key: str = ""
+    machine: str = ""
+    cores: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what other ranks need to take part, as plain values."""
@@ -60,6 +67,7 @@ class Job:
             "checkpoint_seconds": self.checkpoint_seconds,
             "data_hash": self.data_hash,
             "keep_weights": self.keep_weights,
+            "key": self.key,
         }
 
     @classmethod
@@ -73,7 +81,7 @@ class CellDesk:
     """The :class:`muonlab.lab.desk.Desk` of a cell."""
 
     def __init__(self, job: Job, stopping: Callable[[], bool], show: Show) -> None:
-        self.folder, self.data, self.data_hash = job.folder, job.data, job.data_hash
+        self.folder, self.data, self.key, self.data_hash = job.folder, job.data, job.key, job.data_hash
         self.checkpoint_seconds, self.keep_weights = job.checkpoint_seconds, job.keep_weights
         self._stopping, self._show = stopping, show
         self._files = RowFiles(job.folder)
@@ -97,7 +105,7 @@ class QuietDesk:
     """The desk of a rank that is not the leader: nothing is written or shown; the folder is for shards."""
 
     def __init__(self, job: Job, stopping: Callable[[], bool]) -> None:
-        self.folder, self.data, self.data_hash = job.folder, job.data, job.data_hash
+        self.folder, self.data, self.key, self.data_hash = job.folder, job.data, job.key, job.data_hash
         self.checkpoint_seconds, self.keep_weights = job.checkpoint_seconds, job.keep_weights
         self._stopping = stopping
 
@@ -133,28 +141,35 @@ def run_cell(job: Job, stopping: Callable[[], bool], show: Show, ranks: Ranks = 
     A full disk, a lost rank and an error that not all ranks have are not the cell's failure: they are raised, and the
     cell stays open.
     """
+    try:
+        with locked(job.folder), threads(job.spec.threads):
+            return _run_held_cell(job, stopping, show, ranks)
+    except HeldError:
+        return "held"
+
+
+def _run_held_cell(job: Job, stopping: Callable[[], bool], show: Show, ranks: Ranks) -> Outcome:
     folder = CellFolder(job.folder)
-    with locked(job.folder), threads(job.spec.threads):
-        if folder.status == "done":  # another process was faster
-            return "done"
-        checkpoint.sweep(job.folder)
-        history = folder.begin(jobs=job.jobs, session=job.session)
-        desk = CellDesk(job, stopping, show)
-        ranks.tell("job", job.to_dict())
-        try:
-            summary = _worked(job, desk, ranks)
-            rows = desk.save_rows()
-        except Stopped:
-            return "stopped"
-        except Exception as error:
-            if not _is_of_the_cell(error, ranks):
-                raise
-            why = {"error": describe(error), "traceback": traceback.format_exc(), "time": time.time()}
-            folder.fail({**why, "rows": desk.save_rows()})
-            return "failed"
-        finally:
-            desk.close()
-        folder.finish({"summary": summary, "rows": rows, **history, "time": time.time()})
+    if folder.status == "done":  # another process was faster
+        return "done"
+    checkpoint.sweep(job.folder)
+    history = folder.begin(job.key, job.jobs, job.session, job.machine, job.cores, ranks.size)
+    desk = CellDesk(job, stopping, show)
+    ranks.tell("job", job.to_dict())
+    try:
+        summary = _worked(job, desk, ranks)
+        rows = desk.save_rows()
+    except Stopped:
+        return "stopped"
+    except Exception as error:
+        if not _is_of_the_cell(error, ranks):
+            raise
+        why = {"error": describe(error), "traceback": traceback.format_exc(), "time": time.time()}
+        folder.fail({"key": job.key, **why, "rows": desk.save_rows()})
+        return "failed"
+    finally:
+        desk.close()
+    folder.finish({"summary": summary, "rows": rows, **history, "time": time.time()})
     return "done"
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FOLDER = "checkpoints"
 WEIGHTS = "weights.safetensors"
-"""Of a finished cell, in its folder."""
+"""Name of the file with the weights of a finished cell, in its folder."""
 KEPT = 2
 OURS = re.compile(r"\d{9}(-again)?(\.safetensors)?|\.tmp.*|.*\.part")
 """Names of what we, or safetensors on its way, put beside the manifests."""
@@ -141,12 +141,12 @@ def _newest(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def saved_rows(folder: Path) -> SavedRows:
-    """Return what the newest checkpoint says of the rows that were saved with it; nothing if there is none."""
+def saved_rows(folder: Path) -> tuple[SavedRows, str | None]:
+    """Return what the newest checkpoint says of the rows that were saved with it, and the key of its cell, if any."""
     for _, manifest in _manifests(folder):
-        rows: SavedRows = manifest["values"].get("rows", {})
-        return rows
-    return {}
+        values = manifest["values"]
+        return values["rows"], values["key"]
+    return {}, None
 
 
 def _manifests(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -270,11 +270,17 @@ def load_weights(folder: Path, digest: str | None) -> dict[str, Tensor]:
 
     path = folder / WEIGHTS
     if digest is None or not path.is_file():
-        missing = "that is not done" if digest is None else f"without {WEIGHTS}: run it again with --keep-weights"
-        raise ValueError(f"weights are read from a finished cell that kept them, got {folder.name} {missing}")
+        missing = "that is not done" if digest is None else f"without {WEIGHTS}"
+        raise ValueError(
+            f"weights are read from a finished cell that kept them, got {folder.name} {missing}: run the study with "
+            f"--keep-weights in another --out"
+        )
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
-        raise ValueError(f"weights must be those that the cell was finished with, got {path} damaged: run it again")
+        raise ValueError(
+            f"weights must be those that the cell was finished with, got {path} damaged: remove the folder of the cell "
+            f"and run the study again"
+        )
     return load(content)
 
 

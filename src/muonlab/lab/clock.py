@@ -31,6 +31,7 @@ class Clock:
 
     Args:
         device: whose work is waited for.
+        alone: whether no other process works on the same cell; else what other processes use is not known.
 
     Attributes:
         seconds: of the wall clock.
@@ -40,11 +41,12 @@ class Clock:
             where the system does not say.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, alone: bool = True) -> None:
         self.device = device
         self.seconds = self.cpu_seconds = 0.0
-        self.other_seconds: float | None = 0.0
+        self.other_seconds: float | None = 0.0 if alone else None
         self._started: _Now | None = None
+        self._excluded = _Now(0.0, 0.0, None)  # since the clock was started
 
     def start(self) -> None:
         """Start, or do nothing if the clock is running."""
@@ -56,14 +58,15 @@ class Clock:
         """Stop, or do nothing if the clock is not running."""
         if self._started is not None:
             wait(self.device)
-            before, now = self._started, _now()
-            self._started = None
-            self.seconds += now.wall - before.wall
-            self.cpu_seconds += now.cpu - before.cpu
+            before, now, excluded = self._started, _now(), self._excluded
+            self._started, self._excluded = None, _Now(0.0, 0.0, None)
+            wall, cpu = now.wall - before.wall, now.cpu - before.cpu
+            self.seconds += wall - excluded.wall
+            self.cpu_seconds += cpu - excluded.cpu
             if before.busy is None or now.busy is None or self.other_seconds is None:
                 self.other_seconds = None
-            else:
-                self.other_seconds += (now.busy - before.busy) - (now.cpu - before.cpu)
+            elif wall > 0:  # others are taken to be as busy while time is excluded as they are otherwise
+                self.other_seconds += (now.busy - before.busy - cpu) * max(0.0, 1 - excluded.wall / wall)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -75,9 +78,8 @@ class Clock:
             self.start()
 
     def exclude(self, seconds: float, cpu_seconds: float) -> None:
-        """Subtract time that was measured by someone else while the clock was running."""
-        self.seconds -= seconds
-        self.cpu_seconds -= cpu_seconds
+        """Leave out part of the time since the clock was started, measured by whoever used it."""
+        self._excluded = _Now(self._excluded.wall + seconds, self._excluded.cpu + cpu_seconds, None)
 
     def reading(self) -> dict[str, float | None]:
         """Return the three sums, for rows and checkpoints."""

@@ -19,6 +19,8 @@ class Desk(Protocol):
     """The cell's own folder, for checkpoints."""
     data: Path | None
     """Where data folders lie; None is ``MUONLAB_DATA`` or the hub."""
+    key: str
+    """The cell's, which its checkpoints carry."""
     data_hash: str | None
     """Of the data that the cell's key was made with; None where nobody asked."""
     checkpoint_seconds: float

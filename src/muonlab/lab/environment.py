@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,21 @@ def environment() -> dict[str, Any]:
         "libraries": {name: _version(name) for name in LIBRARIES},
         "allocator": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MALLOC_")},
     }
+
+
+def describe_machine(environment: Mapping[str, Any]) -> str:
+    """Return what the time of a cell depends on, in a few words: processor, cores, GPUs, torch, allocator.
+
+    Example:
+        >>> describe_machine({"cpu": "A 1", "cpu_model": "6-85-7", "cores": 2, "libraries": {"torch": "2.13.0"}})
+        'A 1 (6-85-7), 2 cores, no GPU, torch 2.13.0'
+    """
+    model = f" ({environment['cpu_model']})" if environment.get("cpu_model") else ""
+    devices = ", ".join(map(str, environment.get("gpus") or ["no GPU"]))
+    torch = (environment.get("libraries") or {}).get("torch")
+    allocator = " ".join(f"{name}={value}" for name, value in (environment.get("allocator") or {}).items())
+    parts = [f"{environment.get('cpu')}{model}", f"{environment.get('cores')} cores", devices, f"torch {torch}"]
+    return ", ".join([*parts, *([allocator] if allocator else [])])
 
 
 def _cpu_model() -> str | None:
@@ -70,4 +86,4 @@ def _commit() -> str | None:
     if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None  # installed inside some other project's repository
     commit = git("rev-parse", "HEAD")
-    return commit and commit + ("+" if git("status", "--porcelain", "--", str(here)) else "")
+    return commit and commit + ("+" if git("status", "--porcelain", "--", str(here.parent)) else "")

@@ -12,13 +12,15 @@ from typing import Any
 
 from muonlab import _checks
 from muonlab.lab.bell import listening
-from muonlab.lab.cells import Show
+from muonlab.lab.cells import Show as ShowProgress
 from muonlab.lab.results import CellResult, listed, read_cell
 from muonlab.lab.runner import Request, Task, opened_study, room_on_disk, run_tasks
 from muonlab.lab.store import read_head
 from muonlab.lab.studies import find
 from muonlab.lab.study import PROFILES
 
+Show = Callable[[str], None]
+"""Shows a line of text."""
 THREADS = 1
 """Of every cell, so that it can be timed in CPU seconds whatever runs beside it."""
 
@@ -49,16 +51,18 @@ class Entry:
         _checks.integer("seeds", self.seeds, at_least=1)
         _checks.positive("cell_minutes", self.cell_minutes)
         object.__setattr__(self, "name", self.name or f"{self.study}-{self.profile}")
-        if Path(self.name).name != self.name:
+        if Path(self.name).name != self.name or self.name == "..":
             raise ValueError(f"name must be that of a folder in --out, got {self.name!r}: use letters and hyphens")
 
 
 def read_list(path: Path) -> tuple[Entry, ...]:
     """Return the entries of a list: a TOML file with a table ``[[run]]`` for each."""
     try:
-        runs = tomllib.loads(path.read_text()).get("run", [])
-    except tomllib.TOMLDecodeError as error:
+        runs = tomllib.loads(path.read_text(encoding="utf-8")).get("run", [])
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"a list of studies must be a TOML file, got {path}: {error}") from error
+    if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+        raise ValueError(f"a list of studies must have entries [[run]], got {path} with another kind of run: edit it")
     entries = []
     for number, run in enumerate(runs, start=1):
         unknown = set(run) - {one.name for one in fields(Entry)}
@@ -103,12 +107,15 @@ class EntryProgress:
     minutes: float
 
 
-def progress_of(entries: Sequence[Entry], out: Path) -> list[EntryProgress]:
-    """Return how far each entry is, read from the run directories; data are not needed for it."""
+def progress_of(entries: Sequence[Entry], out: Path, show: Show = lambda _: None) -> list[EntryProgress]:
+    """Return how far each entry is, read from the run directories; data are not needed for it.
+
+    What cannot be read counts as open; ``show`` is called with a line about it.
+    """
     estimates = Estimates()
     status: dict[tuple[str, str, int], str] = {}
     for entry in {one.name: one for one in entries}.values():
-        for cell in _cells_of(out / entry.name):
+        for cell in _cells_of(out / entry.name, show):
             status[entry.name, cell.label, cell.seed] = cell.status
             estimates.add(entry.name, cell)
     found = []
@@ -124,10 +131,21 @@ def progress_of(entries: Sequence[Entry], out: Path) -> list[EntryProgress]:
     return found
 
 
-def _cells_of(folder: Path) -> list[CellResult]:
-    if read_head(folder) is None:
+def _cells_of(folder: Path, show: Show) -> list[CellResult]:
+    """Return the cells of a run directory that can be read."""
+    found = []
+    try:
+        head = read_head(folder)
+        names = [] if head is None else listed(folder)
+    except (ValueError, OSError) as error:
+        show(f"{folder.name} cannot be read: {error}")
         return []
-    return [read_cell(folder / "cells" / name) for name in listed(folder)]
+    for name in names:
+        try:
+            found.append(read_cell(folder / "cells" / name, head))
+        except (ValueError, OSError) as error:
+            show(f"{folder.name} has a cell that cannot be read: {error}")
+    return found
 
 
 class Estimates:
@@ -155,13 +173,14 @@ def run_queue(
     jobs: int = 2,
     checkpoint_seconds: float = 60.0,
     notes: Callable[[str], Mapping[str, Any]] = lambda _: {},
-    show: Callable[[str], None] = lambda _: None,
+    show: Show = lambda _: None,
 ) -> bool:
     """Run the cells of all entries that are not done; return whether it was asked to stop before the end.
 
     Cells are run in the order of the entries, ``jobs`` at a time, each with one thread, without keeping weights.
     SIGTERM and Ctrl-C save the cells that are running. An entry that cannot be run, because its data are not there or
-    its run directory is damaged or held by another process, is shown as a problem, and the others are run.
+    its run directory is damaged or held by another process, is shown as a problem, and the others are run. A cell whose
+    process was killed is resumed by the next queue.
 
     Args:
         entries: of :func:`read_list`.
@@ -177,8 +196,8 @@ def run_queue(
         for entry in {one.name: one for one in sorted(entries, key=lambda one: one.seeds)}.values():  # the most seeds
             request = Request(
                 find(entry.study), entry.profile, out / entry.name, THREADS, seeds=entry.seeds, data=data,
-                settings=entry.settings, keep_weights=False, checkpoint_seconds=checkpoint_seconds, jobs=jobs,
-                notes=notes(entry.study),
+                settings=entry.settings, retry_killed=True, keep_weights=False, checkpoint_seconds=checkpoint_seconds,
+                jobs=jobs, notes=notes(entry.study),
             )  # fmt: skip
             try:
                 tasks += held.enter_context(opened_study(request, bell)).tasks
@@ -202,25 +221,24 @@ def _name(task: Task) -> str:
 class _Lines:
     """Shows a line for each cell that ends, with what is left and how long it will take."""
 
-    def __init__(
-        self, tasks: Sequence[Task], entries: Sequence[Entry], out: Path, jobs: int, show: Callable[[str], None]
-    ) -> None:
+    def __init__(self, tasks: Sequence[Task], entries: Sequence[Entry], out: Path, jobs: int, show: Show) -> None:
         self.left = {_name(task): (_entry_of(task, entries), task) for task in tasks}
         self.jobs, self.show, self.estimates = jobs, show, Estimates()
         for entry in {one.name: one for one, _ in self.left.values()}.values():
-            for cell in _cells_of(out / entry.name):
+            for cell in _cells_of(out / entry.name, show):
                 self.estimates.add(entry.name, cell)
         self.show(self._what_is_left())
 
-    def begin(self, name: str) -> Show:  # noqa: ARG002
+    def begin(self, name: str) -> ShowProgress:  # noqa: ARG002
         """Show nothing."""
         return lambda *_: None
 
     def end(self, name: str, words: str) -> None:
         """Show how a cell ended."""
-        if words.startswith("done"):
+        if not words.startswith("stopped"):
             entry, task = self.left.pop(name)
-            self.estimates.add(entry.name, read_cell(task.folder))
+            if words.startswith("done"):
+                self.estimates.add(entry.name, read_cell(task.folder))
         self.show(f"{name}: {words}. {self._what_is_left()}")
 
     def _what_is_left(self) -> str:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muonlab.lab import checkpoint
+from muonlab.lab.environment import describe_machine
 from muonlab.lab.rowfiles import SavedRows, read_rows, saved_content
 from muonlab.lab.sealed import read_json
-from muonlab.lab.store import CellFolder, Status, folder_name, key_of, read_head
+from muonlab.lab.store import NEVER_RUN, CellFolder, Status, folder_name, key_of, read_head
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +34,7 @@ class CellResult:
         jobs: cells that ran at the same time, itself included.
         sessions: the environments that it was run in, by number.
         folder: its folder.
-        hardware: the machines that it was run on, described; one, unless it was moved while it ran.
+        machines: that it was run on, described; one, unless it was moved while it ran.
         cores: of the machine; None if it is unknown.
         ranks: numbers of processes that trained it together, in turn; none before it was begun.
         recorded: rows of ``certificates.jsonl``; None reads them when they are asked for.
@@ -50,7 +51,7 @@ class CellResult:
     jobs: int
     sessions: tuple[int, ...]
     folder: Path = field(repr=False)
-    hardware: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
     cores: int | None = None
     ranks: tuple[int, ...] = ()
     recorded: tuple[Mapping[str, Any], ...] | None = field(default=None, repr=False)
@@ -141,10 +142,27 @@ def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = Non
     if names is None:
         names = listed(folder)
         _check_listed(folder, names)
-    cells = tuple(read_cell(folder / "cells" / name, environments) for name in names)
-    for message in repeated(cells):
-        raise ValueError(f"a run directory must have each cell once, got {folder} with {message}: remove one of them")
+    cells = tuple(read_cell(folder / "cells" / name, head) for name in names)
+    for message in [*repeated(cells), *without_session(cells, environments)]:
+        raise ValueError(
+            f"a run directory must have each cell and its session once, got {folder} with {message}: restore it from "
+            f"a copy, or choose another --out"
+        )
     return Results(head["study"], head["profile"], head, tuple(environments), cells, folder)
+
+
+def without_session(cells: Sequence[CellResult], environments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return which cells name a session that ``env.json`` does not have, in words."""
+    return [
+        f"{cell.folder.name}, whose session is not in env.json"
+        for cell in cells
+        if any(
+            not isinstance(number, int)
+            or number >= len(environments)
+            or describe_machine(environments[number]) not in cell.machines
+            for number in cell.sessions
+        )
+    ]
 
 
 def _check_listed(folder: Path, names: Sequence[str]) -> None:
@@ -156,7 +174,7 @@ def _check_listed(folder: Path, names: Sequence[str]) -> None:
     ]:
         raise ValueError(
             f"cells.json must list each cell of the run directory once, got {folder} with {name} {problem}: rerun the "
-            f"command of the study"
+            f"command of the study, or remove what does not belong to it"
         )
 
 
@@ -183,15 +201,15 @@ def _list(path: Path, name: str, kind: type) -> list[Any]:
     return found
 
 
-def read_cell(path: Path, sessions: Sequence[Mapping[str, Any]] = ()) -> CellResult:
+def read_cell(path: Path, head: Mapping[str, Any] | None = None) -> CellResult:
     """Read the folder of a cell, checked by its hashes.
 
     Args:
         path: of the folder.
-        sessions: of the run directory, for the machines that the cell was run on.
+        head: of the run directory, which the cell must belong to; None does not compare them.
     """
     try:
-        return _read_cell(path, sessions)
+        return _read_cell(path, head)
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(
             f"the files of a cell must have what a study writes, got {path} without ({type(error).__name__}: {error}): "
@@ -199,17 +217,25 @@ def read_cell(path: Path, sessions: Sequence[Mapping[str, Any]] = ()) -> CellRes
         ) from error
 
 
-def _read_cell(path: Path, sessions: Sequence[Mapping[str, Any]]) -> CellResult:
+def _read_cell(path: Path, head: Mapping[str, Any] | None) -> CellResult:
     about = read_json(path / "spec.json")
-    _check_identity(path, about)
+    key = _checked_key(path, about)
+    if head is not None:
+        _check_belongs(path, about, head)
     status = CellFolder(path).status
     done = read_json(path / "done.json") if status == "done" else {}
     failed = read_json(path / "failed.json", default={})
-    history = done or read_json(path / "history.json", default={"jobs": 1, "sessions": []})
-    saved = done["rows"] if done else failed["rows"] if "rows" in failed else checkpoint.saved_rows(path)
-    for name, rows in saved.items():
-        saved_content(path / f"{name}.jsonl", rows, finished=status == "done")
-    mine = [sessions[number] for number in history["sessions"] if number < len(sessions)]
+    history = done or read_json(path / "history.json", default={"key": key, **NEVER_RUN})
+    rows, key_of_rows = ({}, None) if "rows" in {**done, **failed} else checkpoint.saved_rows(path)
+    saved = done.get("rows", failed.get("rows", rows))
+    for found in (history["key"], failed.get("key"), key_of_rows):
+        if found not in (None, key):
+            raise ValueError(
+                f"the files of a cell must be its own, got {path} with those of another cell: remove the folder and "
+                f"run the study again"
+            )
+    for name, about_rows in saved.items():
+        saved_content(path / f"{name}.jsonl", about_rows, finished=status == "done")
     return CellResult(
         label=about["label"],
         points=about["points"],
@@ -221,34 +247,34 @@ def _read_cell(path: Path, sessions: Sequence[Mapping[str, Any]]) -> CellResult:
         jobs=history["jobs"],
         sessions=tuple(history["sessions"]),
         folder=path,
-        hardware=tuple(sorted({describe_hardware(session) for session in mine})),
-        cores=next((session["cores"] for session in mine if isinstance(session.get("cores"), int)), None),
-        ranks=tuple(sorted({int(session.get("ranks", 1)) for session in mine})),
+        machines=tuple(history["machines"]),
+        cores=history["cores"],
+        ranks=tuple(history["ranks"]),
         saved=saved,
     )
 
 
-def describe_hardware(session: Mapping[str, Any]) -> str:
-    """Return the machine of a session in a few words.
-
-    Example:
-        >>> describe_hardware({"cpu": "A 1", "cpu_model": "6-85-7", "cores": 2, "gpus": []})
-        'A 1 (6-85-7), 2 cores, no GPU'
-    """
-    model = f" ({session['cpu_model']})" if session.get("cpu_model") else ""
-    gpus = session.get("gpus")
-    devices = ", ".join(map(str, gpus)) if isinstance(gpus, list) and gpus else "no GPU"
-    allocator = ", MALLOC variables set" if session.get("allocator") else ""
-    return f"{session.get('cpu')}{model}, {session.get('cores')} cores, {devices}{allocator}"
+def _check_belongs(path: Path, about: Mapping[str, Any], head: Mapping[str, Any]) -> None:
+    """Refuse a cell of other numerics, data or settings than the run directory says."""
+    identity, spec = about["identity"], about["spec"]
+    hashes = {data.get("hash") for data in head["data"].values()} | {None}
+    settings = {name: value for name, value in head["settings"].items() if name not in spec or spec[name] != value}
+    if identity["numerics"] != head["numerics"] or identity["data"] not in hashes or settings:
+        raise ValueError(
+            f"a cell must belong to its run directory, got {path} with other numerics, data or settings than study.json"
+            f": choose another --out"
+        )
 
 
-def _check_identity(path: Path, about: Mapping[str, Any]) -> None:
-    """Refuse a folder whose name is not that of the cell in it, or whose spec does not go with its key."""
+def _checked_key(path: Path, about: Mapping[str, Any]) -> str:
+    """Return the key of a cell, whose folder must be named after it and whose spec must go with it."""
     identity, spec, label = about["identity"], about["spec"], about["label"]
-    name = folder_name(label, spec["seed"], key_of(identity))
+    key = key_of(identity)
+    name = folder_name(label, spec["seed"], key)
     decides = {name: spec.get(name) for name in identity["spec"]}
     if path.name != name or decides != identity["spec"] or label != ", ".join(about["points"].values()):
         raise ValueError(
             f"the folder of a cell must be named after its label, seed and key, got {path} with the cell {name}: "
             f"remove the folder and run the study again"
         )
+    return key

@@ -76,12 +76,12 @@ def saved_content(path: Path, saved: Mapping[str, Any], *, finished: bool = Fals
     return kept
 
 
-def read_rows(path: Path, saved: Mapping[str, Any] | None, *, finished: bool = False) -> list[dict[str, Any]]:
+def read_rows(path: Path, saved: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Return the rows of a file that were saved; none if nothing was. Rows after these are not read."""
     if saved is None:
         return []
     rows = []
-    for number, line in enumerate(saved_content(path, saved, finished=finished).splitlines(), start=1):
+    for number, line in enumerate(saved_content(path, saved).splitlines(), start=1):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):

@@ -15,13 +15,13 @@ from muonlab.lab.bell import Bell, listening
 from muonlab.lab.board import Board, board
 from muonlab.lab.cells import Job, Outcome, Show, run_cell, take_part
 from muonlab.lab.disk import FULL_DISK
-from muonlab.lab.environment import environment
+from muonlab.lab.environment import describe_machine, environment
 from muonlab.lab.planning import Planned, by_name, check, identified, planned
 from muonlab.lab.ranks import ALONE, Elsewhere, Ranks
 from muonlab.lab.results import Results, listed, load_results, read_cell, sessions_of
 from muonlab.lab.sealed import write_json
 from muonlab.lab.spec import Spec
-from muonlab.lab.store import head, opened, read_head
+from muonlab.lab.store import head, key_of, opened, read_head
 from muonlab.lab.studies import find
 from muonlab.lab.study import PROFILES, Profile, Study
 from muonlab.lab.workers import run_side_by_side
@@ -50,8 +50,8 @@ def run(
 ) -> Results:
     """Run the cells of a study that are not done; return all that were asked for.
 
-    A finished cell is never run again, an interrupted one goes on from its last checkpoint to the same bits, a failed
-    one is kept with its traceback and tried again only with ``retry``. SIGTERM and Ctrl-C save and return early: the
+    A finished cell is never run again, an interrupted one resumes bit-for-bit from its last checkpoint, a failed one
+    is kept with its traceback and tried again only with ``retry``. SIGTERM and Ctrl-C save and return early: the
     status of the results is then ``"open"``; while data are read, they raise :class:`muonlab.lab.desk.Stopped`.
 
     Args:
@@ -103,7 +103,10 @@ def run(
 
 @dataclass(frozen=True)
 class Request:
-    """What of a study is to be run, where and how; the fields are the arguments of :func:`run`, checked."""
+    """What of a study is to be run, where and how: the arguments of :func:`run`, checked.
+
+    ``retry_killed`` tries only those failed cells again whose process was killed.
+    """
 
     study: Study
     profile: str
@@ -114,6 +117,7 @@ class Request:
     device: str = "cpu"
     settings: Mapping[str, Any] = field(default_factory=dict)
     retry: bool = False
+    retry_killed: bool = False
     keep_weights: bool = True
     checkpoint_seconds: float = 60.0
     jobs: int = 1
@@ -134,20 +138,19 @@ class StudyRun:
     def __init__(self, request: Request, cells: Sequence[Planned], ranks: Ranks) -> None:
         self.request, self.names = request, [cell.folder.path.name for cell in cells]
         self._about = {**request.notes, "ranks": ranks.size, "parallel": ranks.parallel}
-        self._session: int | None = None
+        self._session: tuple[int, dict[str, Any]] | None = None
         _write_cells(request.folder, cells)
-        self.tasks = [Task(self, cell) for cell in _todo(cells, retry=request.retry)]
+        self.tasks = [Task(self, cell) for cell in _todo(cells, request)]
 
-    @property
-    def session(self) -> int:
-        """The number of this session in ``env.json``, which is written when the first cell is begun."""
+    def session(self) -> tuple[int, dict[str, Any]]:
+        """Return the number and the content of this session in ``env.json``, written when the first cell is begun."""
         if self._session is None:
             sessions, study = sessions_of(self.request.folder), self.request.study
             about = {"claims": list(study.claims), "items": list(study.items), **self._about}
             program = Path(sys.argv[0]).name.replace("__main__.py", "muonlab")  # python -m muonlab
             sessions.append({**environment(), **about, "command": [program, *sys.argv[1:]]})
             write_json(self.request.folder / "env.json", {"sessions": sessions})
-            self._session = len(sessions) - 1
+            self._session = len(sessions) - 1, sessions[-1]
         return self._session
 
 
@@ -169,11 +172,21 @@ class Task(NamedTuple):
 
     def begin(self) -> Job:
         """Return the job for a worker, now that it is begun."""
-        request = self.run.request
+        request, (number, session) = self.run.request, self.run.session()
         return Job(
-            self.folder, self.planned.cell.spec, request.study.work, request.data, request.checkpoint_seconds,
-            request.jobs, self.run.session, self.planned.data_hash, request.keep_weights,
-        )  # fmt: skip
+            folder=self.folder,
+            spec=self.planned.cell.spec,
+            work=request.study.work,
+            data=request.data,
+            checkpoint_seconds=request.checkpoint_seconds,
+            jobs=request.jobs,
+            session=number,
+            data_hash=self.planned.data_hash,
+            keep_weights=request.keep_weights,
+            key=key_of(self.planned.identity),
+            machine=describe_machine(session),
+            cores=session["cores"],
+        )
 
 
 @contextmanager
@@ -186,7 +199,7 @@ def opened_study(request: Request, bell: Bell, ranks: Ranks = ALONE, *, visible:
     settings = {**request.settings, "device": request.device, "threads": request.threads}
     of = head(request.study, request.profile, settings, by_name(origins))
     all_cells = planned(request.folder, cells, origins)
-    if _todo(all_cells, retry=request.retry):
+    if _todo(all_cells, request):
         check(request.study, all_cells)
         _check_spread(all_cells, ranks)
     with opened(request.folder, of):
@@ -226,8 +239,13 @@ def _check_spread(cells: Sequence[Planned], ranks: Ranks) -> None:
             check_spec(one.cell.spec, one.examples, ranks)
 
 
-def _todo(cells: Sequence[Planned], *, retry: bool) -> list[Planned]:
-    return [one for one in cells if one.folder.status == "open" or (retry and one.folder.status == "failed")]
+def _todo(cells: Sequence[Planned], request: Request) -> list[Planned]:
+    return [
+        one
+        for one in cells
+        if (status := one.folder.status) == "open"
+        or (status == "failed" and (request.retry or (request.retry_killed and one.folder.was_killed)))
+    ]
 
 
 def _threads(asked: int | None, jobs: int, folder: Path, profile: Profile) -> int:
@@ -242,9 +260,16 @@ def _threads(asked: int | None, jobs: int, folder: Path, profile: Profile) -> in
 
 def _write_cells(folder: Path, cells: Sequence[Planned]) -> None:
     """Make the folder of each cell, and list the cells in order."""
+    names, earlier = [one.folder.path.name for one in cells], listed(folder)
+    seeds = {one.cell.spec.seed for one in cells}
+    for name in earlier:
+        if name not in names and any(f"-seed{seed}-" in name for seed in seeds):
+            raise ValueError(
+                f"a run directory holds one study, got {folder} with {name}, which the study does not have (any more), "
+                f"its profile was changed: choose another --out, or remove {folder}"
+            )
     for one in cells:
         one.folder.create(one.cell, one.identity)
-    names, earlier = [one.folder.path.name for one in cells], listed(folder)
     if not set(names) <= set(earlier):
         write_json(folder / "cells.json", {"cells": [*names, *(name for name in earlier if name not in names)]})
 
@@ -287,13 +312,13 @@ def _outcomes(
             if ended.outcome is None and ended.number_of_error in FULL_DISK:
                 raise OSError(ended.number_of_error, os.strerror(ended.number_of_error))
             if ended.outcome is None:
-                raise ValueError(f"a worker could not go on, got {ended.error}: what is finished is kept, run again")
+                raise ValueError(f"a worker must be able to run, got {ended.error}: rerun the same command to resume")
             yield ended.number, ended.outcome
 
 
 def _words(folder: Path, outcome: Outcome) -> str:
-    if outcome == "stopped":
-        return "stopped, saved"
+    if outcome in ("stopped", "held"):
+        return {"stopped": "stopped, saved", "held": "skipped, another process is running it"}[outcome]
     result = read_cell(folder)
     if outcome == "failed":
         return f"failed: {result.error}"

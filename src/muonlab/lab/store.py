@@ -22,6 +22,12 @@ FORMAT = 2
 HEAD = "study.json"
 
 Status = Literal["done", "failed", "open"]
+NEVER_RUN: Mapping[str, Any] = {"jobs": 1, "sessions": [], "machines": [], "cores": None, "ranks": []}
+"""How a cell was run that has not been begun."""
+
+
+class HeldError(ValueError):
+    """A directory is held by another process."""
 
 
 def head(study: Study, profile: str, settings: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,10 +69,15 @@ class CellFolder:
 
     @property
     def status(self) -> Status:
-        """Whether the cell is done, failed, or open to be run or gone on with."""
+        """Whether the cell is done, failed, or open: still to be run, or to be resumed."""
         if (self.path / "done.json").exists():
             return "done"
         return "failed" if (self.path / "failed.json").exists() else "open"
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the cell failed because its process was killed, so that there is no traceback."""
+        return not read_json(self.path / "failed.json", default={"traceback": "unknown"}).get("traceback")
 
     def create(self, cell: Cell, identity: Mapping[str, Any]) -> None:
         """Make the folder and write in it which cell it is of; one that is there must be of the same spec."""
@@ -83,11 +94,27 @@ class CellFolder:
                 f"{was[name]!r} where this run has {spec[name]!r}: choose another --out"
             )
 
-    def begin(self, *, jobs: int, session: int) -> dict[str, Any]:
-        """Note that the cell is being run; return the most jobs beside it and all sessions that it was run in."""
+    def begin(self, key: str, jobs: int, session: int, machine: str, cores: int | None, ranks: int) -> dict[str, Any]:
+        """Note that the cell is being run; return how it has been run so far.
+
+        Args:
+            key: of the cell.
+            jobs: cells that run at the same time; the most are kept.
+            session: number of the environment in ``env.json``; all are kept.
+            machine: that it is run on, described; all are kept.
+            cores: of the machine.
+            ranks: number of processes that train it together; all are kept.
+        """
         (self.path / "failed.json").unlink(missing_ok=True)
-        seen = read_json(self.path / "history.json", default={"jobs": 1, "sessions": []})
-        history = {"jobs": max(jobs, seen["jobs"]), "sessions": sorted({session, *seen["sessions"]})}
+        seen = read_json(self.path / "history.json", default=NEVER_RUN)
+        history = {
+            "key": key,
+            "jobs": max(jobs, seen["jobs"]),
+            "sessions": sorted({session, *seen["sessions"]}),
+            "machines": sorted({machine, *seen["machines"]}),
+            "cores": cores,
+            "ranks": sorted({ranks, *seen["ranks"]}),
+        }
         write_json(self.path / "history.json", history)
         return history
 
@@ -108,7 +135,7 @@ def opened(path: Path, of: Mapping[str, Any]) -> Iterator[None]:
     found = read_head(path)
     if found is not None:
         _check_same(path, found, of)
-    elif path.is_dir() and any(child.name not in ("lock", f"{HEAD}.part") for child in path.iterdir()):
+    elif path.is_dir() and any(child.name != "lock" and child.suffix != ".part" for child in path.iterdir()):
         raise ValueError(f"--out must be a run directory or empty, got {path} with other files: choose another")
     elif path.exists() and not path.is_dir():
         raise ValueError(f"--out must be a directory, got the file {path}: choose another")
@@ -171,7 +198,7 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(
+            raise HeldError(
                 f"a run directory has one writer, got {path}, which another process is writing: wait for it, or "
                 f"choose another --out"
             ) from None

@@ -11,7 +11,7 @@ from muonlab.lab.results import CellResult, Results
 from muonlab.lab.studies import studies
 from muonlab.lab.timing import timing_of
 
-NUMBERS = ("train_loss", "test_loss", "test_accuracy", "seconds", "gradient_nuclear_norm")
+NUMBERS = ("train_loss", "test_loss", "test_accuracy", "seconds", "cpu_seconds", "gradient_nuclear_norm")
 """Of the last evaluation."""
 
 

@@ -52,9 +52,9 @@ class Timing:
 
 
 def timing_of(results: Results) -> Timing:
-    """Choose the clock for the cells of a study that have times, finished or not."""
+    """Choose the clock for the cells of a study that have times; of running seeds only if no seed has ended."""
     groups: dict[str, list[CellResult]] = {}
-    for cell in results.cells:
+    for cell in results.of_ended_seeds().cells:
         if _clocks(cell):
             groups.setdefault(" and ".join(_machines(cell)) or UNKNOWN, []).append(cell)
     if not groups:
@@ -141,4 +141,4 @@ def _clocks(cell: CellResult) -> Mapping[str, Any]:
 def _machines(cell: CellResult) -> list[str]:
     """Return the machines that a cell ran on, none if unknown, with the number of processes if there were several."""
     ranks = [f", {count} processes" if count > 1 else "" for count in cell.ranks or (1,)]
-    return [f"{hardware}{count}" for hardware in cell.hardware for count in ranks]
+    return [f"{hardware}{count}" for hardware in cell.machines for count in ranks]

@@ -68,7 +68,7 @@ class Training:
         self.recorder: Recorder | None = None
         if spec.recorded:
             self.recorder = Recorder(self.optimizer, spec.record_every, to=lambda row: desk.write(row, "certificates"))
-        self.clock = Clock(self.device)
+        self.clock = Clock(self.device, alone=ranks.size == 1)
         self.step = 0
         self.losses = torch.zeros((), dtype=torch.float32 if self.device.type == "mps" else torch.float64)
         self.losses = self.losses.to(self.device)
@@ -220,7 +220,16 @@ class Training:
         self.clock.resume(values["clock"])
         if self.recorder:
             self.recorder.load_state_dict(values["recorder"])
-        self.desk.begin(values["rows"])
+        with checkpoint.together(self.ranks):
+            self._check_own(values)
+            self.desk.begin(values["rows"])
+
+    def _check_own(self, values: dict[str, Any]) -> None:
+        if values["key"] != self.desk.key:
+            raise ValueError(
+                f"a cell must resume from its own checkpoint, got {self.desk.folder.name} with that of another cell: "
+                f"remove {checkpoint.FOLDER}/ of that cell to begin it anew"
+            )
 
     def save_if_due(self) -> None:
         """Save when a rank is asked to stop, and then stop, and when the leader's clock says so.
@@ -240,6 +249,7 @@ class Training:
         self.clock.stop()
         began = time.monotonic()
         values = {
+            "key": self.desk.key,
             "step": self.step,
             "since": self.since,
             "losses": self._finite(self._losses()),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from typing import NamedTuple
 
 from muonlab.lab.bell import Bell, listening
@@ -41,7 +41,7 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.number = -1
-        self.folder: Path | None = None
+        self.job: Job | None = None
         self.told = False
         self.heard = False
 
@@ -52,7 +52,7 @@ class _Worker:
             self.process.terminate()
 
     def take(self, number: int, job: Job) -> None:
-        self.number, self.folder = number, job.folder
+        self.number, self.job = number, job
         self.pipe.send(job)
 
     def retire(self) -> None:
@@ -128,8 +128,8 @@ def _listen(worker: _Worker, show: Callable[[int], Show], bell: Bell) -> Ended |
             )
             return Ended(worker.number, None, why)
         why = f"its process ended with code {code}" + (": out of memory?" if code == -signal.SIGKILL else "")
-        assert worker.folder is not None
-        CellFolder(worker.folder).fail({"error": why, "traceback": "", "time": None})
+        assert worker.job is not None
+        CellFolder(worker.job.folder).fail({"key": worker.job.key, "error": why, "traceback": "", "time": None})
         return Ended(worker.number, "failed")
     worker.heard = True
     if message[0] == "ready":
@@ -152,7 +152,8 @@ def _work(pipe: Connection) -> None:
             except OSError:  # the parent is gone: save and end
                 bell.ring()
 
-        pipe.send(("ready",))
+        with suppress(OSError):
+            pipe.send(("ready",))
         while not bell.rung:
             try:
                 job: Job = pipe.recv()

@@ -110,9 +110,9 @@ def _warnings(results: Results, timing: Timing) -> Iterator[str]:
 
 def _hardware(cells: Sequence[CellResult]) -> Iterator[str]:
     """Warn of cells that did not all run on one kind of hardware, and name those that ran on another than most."""
-    if len({kind for cell in cells for kind in cell.hardware}) < 2:
+    if len({kind for cell in cells for kind in cell.machines}) < 2:
         return
-    where = [(cell, " and ".join(cell.hardware)) for cell in cells if cell.hardware]
+    where = [(cell, " and ".join(cell.machines)) for cell in cells if cell.machines]
     ((usual, count),) = Counter(hardware for _, hardware in where).most_common(1)
     others = [f"{cell.label}, seed {cell.seed}, on {hardware}" for cell, hardware in where if hardware != usual]
     named = [f"{count} of {len(where)} on {usual}", *others[:MOST_NAMED]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from muonlab.lab.results import CellResult, Results, listed, read_cell, repeated, sessions_of
+from muonlab.lab.results import CellResult, Results, listed, read_cell, repeated, sessions_of, without_session
 from muonlab.lab.store import HEAD, read_head
 from muonlab.report.values import Problem
 
@@ -66,8 +66,10 @@ def gather(folder: Path) -> Found:
     problems: list[Problem] = []
     sessions = _sessions(folder, problems)
     total, names = _names(folder, problems)
-    read = [cell for name in names if (cell := _cell(folder / "cells" / name, sessions, problems)) is not None]
+    read = [cell for name in names if (cell := _cell(folder / "cells" / name, head, problems)) is not None]
     cells = _without_repeated(read, problems)
+    if sessions:
+        problems += [Problem("env.json", f"does not go with {words}") for words in without_session(cells, sessions)]
     of = {**head, "data": _data(head["data"], problems)}
     results = Results(head["study"], head["profile"], of, tuple(sessions), tuple(cells), folder)
     return Found(results, tuple(problems), total - len(cells))
@@ -120,9 +122,9 @@ def _data(found: Mapping[str, Any], problems: list[Problem]) -> dict[str, Mappin
     return {name: {"label": "unknown", "words": name, **about} for name, about in sound.items()}
 
 
-def _cell(path: Path, sessions: Sequence[Mapping[str, Any]], problems: list[Problem]) -> CellResult | None:
+def _cell(path: Path, head: Mapping[str, Any], problems: list[Problem]) -> CellResult | None:
     try:
-        cell = read_cell(path, sessions)
+        cell = read_cell(path, head)
         cell = replace(cell, recorded=tuple(cell.certificates()))
         wrong = _wrong(cell)
     except (ValueError, OSError) as error:
@@ -153,6 +155,8 @@ def _wrong(cell: CellResult) -> str:
         (all(map(_is_plain, cell.summary.values())), "its summary must have numbers and words only"),
         (_has(cell.summary, times), "the times of its summary must be numbers"),
         (_is(cell.jobs, int), f"its jobs must be a whole number, got {cell.jobs!r}"),
+        (all(_is(number, int) for number in cell.sessions), "its sessions must be whole numbers"),
+        (all(isinstance(machine, str) for machine in cell.machines), "its machines must be words"),
         *((not n, f"{n} rows of {name}.jsonl do not have what a study writes") for name, n in wrong_rows.items()),
     )
     return next((words for holds, words in rules if not holds), "")

@@ -77,7 +77,7 @@ def _as_read(places: Places, results: Results) -> dict[str, list[CellResult]]:
 
 def _mixed(table: Table, places: Places) -> Table:
     """Return a table whose caption says on which kinds of hardware its cells ran, if on several."""
-    kinds = sorted({kind for cells in places.values() for cell in cells for kind in cell.hardware})
+    kinds = sorted({kind for cells in places.values() for cell in cells for kind in cell.machines})
     if len(kinds) < 2:
         return table
     words = f"Its cells ran on {len(kinds)} kinds of hardware: {'; '.join(kinds)}."
