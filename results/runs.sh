@@ -47,4 +47,6 @@ export OMP_NUM_THREADS=1
 # glibc returns large blocks to the system after each batch and fetches them again: half of the CPU time of an update with
 # a thousand images (docs/adr/0020). Keep them.
 export MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
-exec nice -n 19 "$python" -m muonlab queue "$checkout/results/queue.toml" --out results/runs --jobs "${JOBS:-2}"
+batch=() # a process that only computes is interrupted less often
+command -v chrt > /dev/null && batch=(chrt --batch 0)
+exec "${batch[@]}" nice -n 19 "$python" -m muonlab queue "$checkout/results/queue.toml" --out results/runs --jobs "${JOBS:-2}"
