@@ -14,10 +14,11 @@ from muonlab import _checks
 from muonlab.lab.bell import listening
 from muonlab.lab.cells import Show as ShowProgress
 from muonlab.lab.results import CellResult, listed, read_cell
-from muonlab.lab.runner import Request, Task, opened_study, room_on_disk, run_tasks
+from muonlab.lab.runner import room_on_disk, run_tasks
 from muonlab.lab.store import read_head
 from muonlab.lab.studies import find
 from muonlab.lab.study import PROFILES
+from muonlab.lab.study_run import Request, Task, opened_study
 
 Show = Callable[[str], None]
 """Shows a line of text."""
