@@ -16,14 +16,15 @@ BEGIN, END = "<!-- claims -->\n", "<!-- /claims -->\n"
 def sentence(ledger: dict) -> str:
     """Return what the ledger says in a sentence."""
     count = Counter(claim["verdict"] for claim in ledger["claims"])
-    finished = sorted({run["study"] for run in ledger["studies"] if run["status"] == "done"})
-    begun = sorted({run["study"] for run in ledger["studies"]} - set(finished))
-    rest = f", and those of {', '.join(begun)} in part" if begun else ""
+    runs = [
+        f"{run['study']} at {run['profile']} ({run['done']} of {run['cells']} cells)"
+        for run in ledger["studies"]
+        if run["done"]
+    ]
     return (
         f"Of {len(ledger['claims'])} claims {count['held']} held, {count['not held']} did not, and "
-        f"{count['not tested at this scale']} are not tested yet, by the committed runs of {', '.join(finished)}{rest} "
-        f"([runs](results/runs), [verdicts](results/runs/claims.json), [log](docs/log.md)). `mlp-mnist` is run at the "
-        f"paper's setting, the others at the profile `small`.\n"
+        f"{count['not tested at this scale']} are not tested yet ([verdicts](results/runs/claims.json), "
+        f"[log](docs/log.md)). The [runs](results/runs) so far: {', '.join(runs)}.\n"
     )
 
 

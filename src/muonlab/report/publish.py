@@ -174,6 +174,7 @@ def _ledger(entries: Iterable[Entry], every: Iterable[Finding]) -> dict[str, Any
         "rules": digest(),
         "studies": [
             {"study": entry.page.study, "profile": entry.page.profile, "status": entry.page.status}
+            | {"cells": entry.page.cells, "done": entry.page.done}
             | {"labels": entry.page.labels, "facts": {fact.name: fact.value for fact in entry.page.facts}}
             for entry in entries
         ],
