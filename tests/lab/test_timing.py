@@ -116,10 +116,10 @@ def test_a_cell_that_was_moved_between_machines_is_left_out():
     assert chosen(trained("a", machines=())).clock is None
 
 
-def test_cells_that_are_not_finished_count_and_cells_without_times_do_not():
+def test_cells_that_are_not_finished_or_have_no_times_are_not_timed():
     found = chosen(trained("a"), trained("b", status="open", jobs=2), cell("c"))
-    assert found.clock == "cpu"
-    assert set(found.places()) == {"a", "b"}
+    assert found.clock == "wall"
+    assert set(found.places()) == {"a"}
     assert chosen(cell("c"), cell("d", summary={"measured": 1.0})) == chosen()
     assert chosen().words == "No times were measured."
 

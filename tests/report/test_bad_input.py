@@ -235,10 +235,10 @@ def test_a_preset_of_several_polynomials_has_a_page_too(made):
     assert "polar_express, q=5" in (made / "report.html").read_text()
 
 
-def test_an_interrupted_cell_that_ran_beside_others_puts_the_study_on_cpu_seconds(made):
-    write_cell(made, "Muon (q=2)", 0, losses("Muon (q=2)", 0), done=False, jobs=2)
-    assert "Times are wall seconds" in text_of(made)  # of the other seed, which has ended
-    write_cell(made, "Muon (q=2)", 1, losses("Muon (q=2)", 1), done=False, jobs=2)
+def test_a_finished_cell_that_ran_beside_others_puts_the_study_on_cpu_seconds_and_an_open_one_does_not(made):
+    write_cell(made, "Muon (q=2)", 7, losses("Muon (q=2)", 7), done=False, jobs=2)
+    assert "Times are wall seconds" in text_of(made)
+    write_cell(made, "Muon (q=2)", 0, losses("Muon (q=2)", 0), jobs=2)
     text = text_of(made)
     assert "Times are CPU seconds, of one thread for each cell: cells ran side by side." in text
     assert "by CPU seconds" in text

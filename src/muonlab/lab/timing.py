@@ -52,10 +52,10 @@ class Timing:
 
 
 def timing_of(results: Results) -> Timing:
-    """Choose the clock for the cells of a study that have times; of running seeds only if no seed has ended."""
+    """Choose the clock for the finished cells of a study; of running seeds only if no seed has ended."""
     groups: dict[str, list[CellResult]] = {}
     for cell in results.of_ended_seeds().cells:
-        if _clocks(cell):
+        if cell.status == "done" and _clocks(cell):
             groups.setdefault(" and ".join(_machines(cell)) or UNKNOWN, []).append(cell)
     if not groups:
         return Timing(None, "No times were measured.")
