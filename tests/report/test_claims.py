@@ -351,7 +351,7 @@ def test_where_the_clocks_disagree_costs_are_decided_by_the_one_that_is_used(sat
 def test_a_place_without_a_run_on_the_machine_of_the_others_decides_no_timed_claim(name, satisfied):
     claim, made = LEDGER[name], satisfied[LEDGER[name].study]
     (first, *others) = made.cells
-    moved = replace(made, cells=(replace(first, hardware=("B 2",), ranks=(1,)), *others))
+    moved = replace(made, cells=(replace(first, machines=("B 2",), ranks=(1,)), *others))
     found = judge(claim, moved)
     if not claim.timed:
         assert found == judge(claim, made)
