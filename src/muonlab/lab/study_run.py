@@ -134,8 +134,8 @@ def _write_cells(folder: Path, cells: Sequence[Planned]) -> None:
     for name in earlier:
         if name not in names and any(f"-seed{seed}-" in name for seed in seeds):
             raise ValueError(
-                f"a run directory holds one study, got {folder} with {name}, which the study does not have (any more), "
-                f"its profile was changed: choose another --out, or remove {folder}"
+                f"a run directory holds the cells of one study, got {folder} with {name}, which is not one of them: "
+                f"the profile or the data were changed, choose another --out"
             )
     for one in cells:
         one.folder.create(one.cell, one.identity)
