@@ -16,9 +16,9 @@ import resource
 import tempfile
 from pathlib import Path
 
-from muonlab.lab.cells import Job, run_cell
-from muonlab.lab.results import read_cell
-from muonlab.lab.store import CellFolder
+from muonlab.lab.runner.cells import Job, run_cell
+from muonlab.lab.runner.results import read_cell
+from muonlab.lab.runner.store import CellFolder
 from muonlab.lab.studies import find
 
 

@@ -25,12 +25,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from muonlab.lab.cells import CellDesk, Job
 from muonlab.lab.data import load, order
-from muonlab.lab.parts import model_of
-from muonlab.lab.recipe import optimizer_of
+from muonlab.lab.runner.cells import CellDesk, Job
 from muonlab.lab.spec import Spec
-from muonlab.lab.train import Training
+from muonlab.lab.training.loop import Training
+from muonlab.lab.training.recipe import optimizer_of
+from muonlab.lab.training.setup import model_of
 
 TASKS = {
     "MLP on MNIST": (Spec(model="mlp", dataset="mnist", batch_size=256, smoothing=0.1, epochs=1000), 20),
@@ -46,7 +46,7 @@ TASKS = {
 
 
 def lab_updates(spec: Spec, folder: Path) -> Callable[[int], None]:
-    job = Job(folder, spec, "muonlab.lab.train:train", None, checkpoint_seconds=1e9)
+    job = Job(folder, spec, "muonlab.lab.training.loop:train", None, checkpoint_seconds=1e9)
     run = Training(spec, CellDesk(job, lambda: False, lambda *_: None))
 
     def updates(count: int) -> None:

@@ -29,10 +29,17 @@ from collections import Counter
 import torch
 
 from muonlab import newton_schulz
-from muonlab.diagnostics.calibration import DEGREES, PRESCALES, Calibration, interleaved, lower_quartile, measure
-from muonlab.diagnostics.candidates import typical_spectra
-from muonlab.diagnostics.planner import Plan, plan
-from muonlab.diagnostics.search import Option, Search, Target
+from muonlab.diagnostics.planning.calibration import (
+    DEGREES,
+    PRESCALES,
+    Calibration,
+    interleaved,
+    lower_quartile,
+    measure,
+)
+from muonlab.diagnostics.planning.candidates import typical_spectra
+from muonlab.diagnostics.planning.planner import Plan, plan
+from muonlab.diagnostics.planning.search import Option, Search, Target
 from muonlab.orthogonalize import ACCURACIES
 from muonlab.orthogonalize.hardware import diagnose
 

@@ -27,7 +27,7 @@ import tasks
 
 from muonlab import Muon, MuonWithAux, split_params
 from muonlab.diagnostics import Recorder
-from muonlab.diagnostics.rows import MEASURES
+from muonlab.diagnostics.recording.rows import MEASURES
 
 EVERY = 50
 """The default cadence."""

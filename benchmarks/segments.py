@@ -10,7 +10,7 @@ import json
 import torch
 from torch import Tensor
 
-from muonlab.orthogonalize.newton_schulz import _iterate
+from muonlab.orthogonalize.iteration import _iterate
 from muonlab.orthogonalize.segments import gram_sensitivity
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.polynomials import Schedule, preset, taylor

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from muonlab.diagnostics.problems import (
+from muonlab.lab.problems.definitions import (
     FAMILIES,
     KnownProblem,
     bowl,
@@ -27,7 +27,7 @@ from muonlab.diagnostics.problems import (
     ravine,
     scaled_wells,
 )
-from muonlab.diagnostics.theory_at_work import METHODS, Run, least_slack, run, slope
+from muonlab.lab.problems.runs import METHODS, Run, least_slack, run, slope
 
 GROWTH = ("sgdm", "sgdm_L_F", "muon_q0", "muon_q1", "muon_q3", "muon_q5", "muon_svd", "jordan", "polar_express")
 

@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from muonlab.console import table
+from muonlab.cli.console import table
 from muonlab.diagnostics import respond, spectrum
 from muonlab.orthogonalize.prescale import Prescale
 from muonlab.polynomials import Schedule, preset, taylor

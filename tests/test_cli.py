@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from muonlab.cli import main
-from muonlab.console import doctor, table
+from muonlab.cli.app import main
+from muonlab.cli.console import doctor, table
 from muonlab.polynomials import PRESETS
 from muonlab.theory import summary
 
@@ -233,6 +233,6 @@ def test_an_error_that_is_a_bug_is_seen(monkeypatch, error):
 def test_what_the_terminal_cannot_show_is_escaped(monkeypatch):
     shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", shown)
-    monkeypatch.setattr("muonlab.console.rates", lambda _: "\udcff λ")
+    monkeypatch.setattr("muonlab.cli.console.rates", lambda _: "\udcff λ")
     assert main(["rates"]) == 0
     assert shown.buffer.getvalue() == b"\\udcff \\u03bb\n"

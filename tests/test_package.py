@@ -19,7 +19,7 @@ def loaded_by(statement, modules):
     return run.stdout.split()
 
 
-@pytest.mark.parametrize("statement", ["import muonlab", "import muonlab.cli", "import muonlab.console"])
+@pytest.mark.parametrize("statement", ["import muonlab", "import muonlab.cli", "import muonlab.cli.console"])
 def test_the_package_and_its_command_line_load_neither_torch_nor_numpy(statement):
     assert loaded_by(statement, ["torch", "numpy"]) == []
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from muonlab.optim import MuonWithAux as MuonWithAux
     from muonlab.optim import NewtonSchulz as NewtonSchulz
     from muonlab.optim import split_params as split_params
-    from muonlab.orthogonalize.newton_schulz import newton_schulz as newton_schulz
-    from muonlab.orthogonalize.polar import polar as polar
+    from muonlab.orthogonalize.iteration import newton_schulz as newton_schulz
+    from muonlab.orthogonalize.polar_factor import polar as polar
 
 __version__ = "0.1.0"
 

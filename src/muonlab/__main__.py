@@ -1,6 +1,6 @@
 """``python -m muonlab``."""
 
-from muonlab.cli import main
+from muonlab.cli.app import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from muonlab import ExactPolar, Muon, MuonWithAux, NewtonSchulz, newton_schulz, split_params
-from muonlab.diagnostics.autosteps import AutoSteps, Change, family_of
+from muonlab.diagnostics.planning.autosteps import AutoSteps, Change, family_of
 from muonlab.optim.orthogonalizer import from_plain
 from muonlab.polynomials import Schedule, preset, taylor
 from tests.orthogonalize.zoo import with_spectrum

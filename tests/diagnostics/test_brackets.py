@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muonlab import newton_schulz
-from muonlab.diagnostics.brackets import (
+from muonlab.diagnostics.recording.brackets import (
     BRACKET_SCHEDULE,
     POLISH,
     Bracket,

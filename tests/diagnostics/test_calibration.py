@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from muonlab.diagnostics import calibration
-from muonlab.diagnostics.calibration import CALLS, PIECES, PRESCALES, TIMED, Calibration, calibrate, counts
-from muonlab.orthogonalize.newton_schulz import _iterate, _segment_product
+from muonlab.diagnostics.planning import calibration
+from muonlab.diagnostics.planning.calibration import CALLS, PIECES, PRESCALES, TIMED, Calibration, calibrate, counts
+from muonlab.orthogonalize.iteration import _iterate, _segment_product
 from muonlab.orthogonalize.segments import plan
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.polynomials import Schedule, preset, taylor

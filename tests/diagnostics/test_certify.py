@@ -9,7 +9,7 @@ import torch
 
 from muonlab import ExactPolar, NewtonSchulz, newton_schulz
 from muonlab.diagnostics import Certificate, certify
-from muonlab.diagnostics.one_matrix import certify_matrix, slack_of
+from muonlab.diagnostics.certificates.matrix import certify_matrix, slack_of
 from muonlab.polynomials import Polynomial, Schedule, preset, taylor
 from muonlab.theory import alignment_floor, chi, polar_error, residual_after, schedule_error
 from tests.orthogonalize.zoo import gaussian, with_spectrum, zoo

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from muonlab import SGDM, ExactPolar, Muon, MuonWithAux, NewtonSchulz, split_params
-from muonlab.diagnostics import entries, files
-from muonlab.diagnostics.files import FileError, printable, read_matrices
+from muonlab.diagnostics.certificates import entries, files
+from muonlab.diagnostics.certificates.files import FileError, printable, read_matrices
 from muonlab.optim.orthogonalizer import from_plain, to_plain
 from muonlab.polynomials import taylor
 

@@ -13,8 +13,8 @@ import torch
 from torch.nn import Parameter
 
 from muonlab import Muon
-from muonlab.diagnostics.jsonl import RowFile
-from muonlab.diagnostics.recorder import Recorder
+from muonlab.diagnostics.recording.recorder import Recorder
+from muonlab.diagnostics.recording.row_file import RowFile
 
 MIB = 1 << 20
 
@@ -121,7 +121,7 @@ def test_a_large_file_that_ends_well_keeps_every_byte(tmp_path):
 TRAINING = """
 import sys, torch
 from muonlab import Muon
-from muonlab.diagnostics.recorder import Recorder
+from muonlab.diagnostics.recording.recorder import Recorder
 W = torch.nn.Parameter(torch.eye(3))
 names = [("layer." + "x" * 20000, W)]  # long lines: a kill often falls inside one
 optimizer = Muon(names, lr=0.01)

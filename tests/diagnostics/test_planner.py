@@ -16,11 +16,17 @@ import torch
 from torch import nn
 
 from muonlab import Muon, MuonWithAux, NewtonSchulz, newton_schulz, split_params
-from muonlab.diagnostics import planner
-from muonlab.diagnostics.calibration import TIMED, Calibration
-from muonlab.diagnostics.candidates import checked_spectrum, gaussian_spectrum, judged, start_of, typical_spectra
-from muonlab.diagnostics.planner import ModelPlan, plan
-from muonlab.diagnostics.search import BASES, Search, Target
+from muonlab.diagnostics.planning import planner
+from muonlab.diagnostics.planning.calibration import TIMED, Calibration
+from muonlab.diagnostics.planning.candidates import (
+    checked_spectrum,
+    gaussian_spectrum,
+    judged,
+    start_of,
+    typical_spectra,
+)
+from muonlab.diagnostics.planning.planner import ModelPlan, plan
+from muonlab.diagnostics.planning.search import BASES, Search, Target
 from muonlab.orthogonalize import as_schedule
 from muonlab.orthogonalize.rounding import allowed_error
 from muonlab.orthogonalize.segments import plan as segments_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from muonlab.diagnostics.problems import (
+from muonlab.lab.problems.definitions import (
     FAMILIES,
     NOISES,
     KnownProblem,

@@ -14,9 +14,9 @@ from torch.nn import Parameter
 from torch.optim import lr_scheduler
 
 from muonlab import SGDM, ExactPolar, Muon, MuonWithAux, NewtonSchulz, newton_schulz, polar
-from muonlab.diagnostics.autosteps import AutoSteps
-from muonlab.diagnostics.recorder import Recorder
-from muonlab.diagnostics.rows import MEASURES
+from muonlab.diagnostics.planning.autosteps import AutoSteps
+from muonlab.diagnostics.recording.recorder import Recorder
+from muonlab.diagnostics.recording.rows import MEASURES
 from muonlab.optim import batches, optimizers
 from muonlab.polynomials import taylor
 from muonlab.theory import run_bound

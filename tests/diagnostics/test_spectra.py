@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from muonlab import newton_schulz, polar
-from muonlab.diagnostics.spectra import (
+from muonlab.diagnostics.singular_values import (
     Spectrum,
     alignment_of,
     by_definition,

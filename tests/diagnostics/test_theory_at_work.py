@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from muonlab.diagnostics.claims import Inequality, of_bound, tracking_of_bound
-from muonlab.diagnostics.problems import (
+from muonlab.lab.problems.definitions import (
     bowl,
     decaying,
     draw_noise,
@@ -29,7 +28,8 @@ from muonlab.diagnostics.problems import (
     ravine,
     scaled_wells,
 )
-from muonlab.diagnostics.theory_at_work import METHODS, least_slack, run, slope
+from muonlab.lab.problems.inequalities import Inequality, of_bound, tracking_of_bound
+from muonlab.lab.problems.runs import METHODS, least_slack, run, slope
 from muonlab.polynomials import Schedule
 from muonlab.theory import (
     alignment_bound,

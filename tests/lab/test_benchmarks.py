@@ -24,7 +24,7 @@ def test_the_bare_loop_and_the_labs_give_the_same_weights(tmp_path, monkeypatch)
     loop = program("loop")
     spec = SPEC.changed({"train": None, "test": None, "steps": None, "epochs": 1000})
     models = []
-    for module in (loop, importlib.import_module("muonlab.lab.train")):
+    for module in (loop, importlib.import_module("muonlab.lab.training.loop")):
         real = module.model_of
         monkeypatch.setattr(module, "model_of", lambda *a, real=real: models.append(real(*a)) or models[-1])
     for updates in (loop.lab_updates(spec, tmp_path), loop.bare_updates(spec)):

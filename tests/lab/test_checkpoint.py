@@ -8,9 +8,10 @@ import sys
 import pytest
 import torch
 
-from muonlab.lab import checkpoint, disk
-from muonlab.lab.sealed import write_json
-from muonlab.lab.snapshot import set_random, snapshot
+from muonlab.lab.files import disk
+from muonlab.lab.files.hashed_json import write_json
+from muonlab.lab.training import checkpoint
+from muonlab.lab.training.snapshot import set_random, snapshot
 from muonlab.optim import SGDM
 
 

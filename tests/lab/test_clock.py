@@ -10,8 +10,8 @@ import time
 import pytest
 import torch
 
-from muonlab.lab import clock
-from muonlab.lab.clock import Clock, busy_seconds
+from muonlab.lab.training import clock
+from muonlab.lab.training.clock import Clock, busy_seconds
 
 CPU = torch.device("cpu")
 

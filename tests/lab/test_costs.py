@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from muonlab.lab import costs
+from muonlab.lab.cell_context import Stopped
 from muonlab.lab.costs import GEMM_SHAPE, SVD_SHAPE, CostSpec, check, horner_steps, measure
-from muonlab.lab.desk import Stopped
-from muonlab.lab.timing import on_clock
+from muonlab.lab.runner.timing import on_clock
 from muonlab.orthogonalize import newton_schulz
 from muonlab.polynomials import taylor
 from muonlab.theory import wall_clock_ratio
@@ -123,7 +123,7 @@ def test_a_device_that_is_not_there_is_refused_before_any_cell():
 
 def test_the_specs_load_no_torch():
     code = (
-        "import sys, muonlab.lab.costs, muonlab.lab.known_problems, muonlab.lab.paper, muonlab.lab.slopes; "
+        "import sys, muonlab.lab.costs, muonlab.lab.problems.cell, muonlab.lab.paper, muonlab.lab.slopes; "
         "sys.exit(', '.join({'torch', 'numpy', 'datasets'} & set(sys.modules)) or None)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,11 +6,11 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from muonlab.diagnostics import problems
-from muonlab.diagnostics.claims import Inequality
-from muonlab.diagnostics.theory_at_work import METHODS, run
-from muonlab.lab.desk import Stopped
-from muonlab.lab.known_problems import FIXED_BOUNDS, MethodName, ProblemName, TheorySpec, _row, measure
+from muonlab.lab.cell_context import Stopped
+from muonlab.lab.problems import definitions as problems
+from muonlab.lab.problems.cell import FIXED_BOUNDS, MethodName, ProblemName, TheorySpec, _row, measure
+from muonlab.lab.problems.inequalities import Inequality
+from muonlab.lab.problems.runs import METHODS, run
 from tests.lab.notes import Notes
 
 

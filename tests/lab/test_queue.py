@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from muonlab.cli import main
+from muonlab.cli.app import main
 from muonlab.lab import load_results
-from muonlab.lab.queue import Entry, Estimates, duration, progress_of, read_list
-from muonlab.lab.sealed import read_json, write_json
-from muonlab.lab.store import locked
+from muonlab.lab.files.hashed_json import read_json, write_json
+from muonlab.lab.runner.queue import Entry, Estimates, duration, progress_of, read_list
+from muonlab.lab.runner.store import locked
 from tests.lab.tiny import without_clock
 
 ROOT = Path(__file__).parents[2]

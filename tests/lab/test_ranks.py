@@ -16,14 +16,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from muonlab.lab import parallel, run
-from muonlab.lab import ranks as module
-from muonlab.lab.clipping import clip
-from muonlab.lab.desk import Stopped
-from muonlab.lab.parts import check
-from muonlab.lab.ranks import ALONE, Elsewhere, LostRank, Ranks, joined, launched
+from muonlab.lab import run
+from muonlab.lab.cell_context import Stopped
+from muonlab.lab.distributed import parallel_model as parallel
+from muonlab.lab.distributed import ranks as module
+from muonlab.lab.distributed.ranks import ALONE, Elsewhere, LostRank, Ranks, joined, launched
 from muonlab.lab.studies import find
-from muonlab.lab.train import Training, train
+from muonlab.lab.training.clipping import clip
+from muonlab.lab.training.loop import Training, train
+from muonlab.lab.training.setup import check
 from muonlab.optim import split_params
 from muonlab.optim.layout import whole
 from tests.lab.tiny import SPEC, Bench, study

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from muonlab.cli import main
+from muonlab.cli.app import main
 from muonlab.lab import load_results
-from muonlab.lab.store import locked
+from muonlab.lab.runner.store import locked
 from tests.lab.tiny import without_clock
 
 

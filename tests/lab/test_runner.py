@@ -11,12 +11,14 @@ from contextlib import nullcontext
 
 import pytest
 
-from muonlab.lab import cells, load_results, run, runner, store
-from muonlab.lab.desk import Stopped
-from muonlab.lab.sealed import write_json
+from muonlab.lab import load_results, run
+from muonlab.lab.cell_context import Stopped
+from muonlab.lab.files.hashed_json import write_json
+from muonlab.lab.runner import cells, store
+from muonlab.lab.runner import run_study as runner
+from muonlab.lab.runner.summary import report
 from muonlab.lab.settings import Settings
 from muonlab.lab.study import Cell
-from muonlab.lab.summary import report
 from tests.lab.tiny import SPEC, study, without_clock
 
 # Works of cells that the tests below name as "tests.lab.test_runner:…".

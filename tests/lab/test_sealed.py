@@ -12,10 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from muonlab.lab import checkpoint, load_results, run, runner
-from muonlab.lab.results import read_cell, sessions_of
-from muonlab.lab.sealed import read_json, sealed, write_json
-from muonlab.lab.store import read_head
+from muonlab.lab import load_results, run
+from muonlab.lab.files.hashed_json import read_json, sealed, write_json
+from muonlab.lab.runner import run_study as runner
+from muonlab.lab.runner.results import read_cell, sessions_of
+from muonlab.lab.runner.store import read_head
+from muonlab.lab.training import checkpoint
 from tests.lab.test_runner import RungAfter
 from tests.lab.tiny import SPEC, study, without_clock
 
@@ -28,7 +30,7 @@ def run_directory(tmp_path_factory):
     out = tmp_path_factory.mktemp("sealed") / "run"
     run(RECORDED, out=out)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("muonlab.lab.train.Training._finite", _fail_at_the_end_with_sgdm)
+        patch.setattr("muonlab.lab.training.loop.Training._finite", _fail_at_the_end_with_sgdm)
         patch.setattr(runner, "listening", lambda **_: nullcontext(RungAfter(30)))
         results = run(RECORDED, out=out, seeds=2, checkpoint_seconds=0)
     assert [cell.status for cell in results.cells] == ["done", "failed", "done", "open"]
@@ -257,7 +259,7 @@ def test_rows_after_the_last_checkpoint_are_not_shown_and_written_again(run_dire
 def test_a_finished_cell_stays_finished_without_its_weights(finished, monkeypatch):
     cell = load_results(finished).cells[0]
     (cell.folder / "weights.safetensors").unlink()
-    monkeypatch.setattr("muonlab.lab.cells.function_of", lambda work: pytest.fail(f"{work} was run again"))
+    monkeypatch.setattr("muonlab.lab.runner.cells.function_of", lambda work: pytest.fail(f"{work} was run again"))
     again = run(RECORDED, out=finished)
     assert again.status == "done"
     with pytest.raises(ValueError, match=r"got sgd-m-seed0-\w+ without weights\.safetensors: run the study with"):

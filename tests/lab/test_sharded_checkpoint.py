@@ -30,9 +30,10 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from muonlab import SGDM, Muon, MuonWithAux, split_params
-from muonlab.lab import checkpoint, disk
-from muonlab.lab.ranks import ALONE, Ranks
-from muonlab.lab.snapshot import snapshot
+from muonlab.lab.distributed.ranks import ALONE, Ranks
+from muonlab.lab.files import disk
+from muonlab.lab.training import checkpoint
+from muonlab.lab.training.snapshot import snapshot
 
 SIZE = 4
 DEADLINE = 120.0

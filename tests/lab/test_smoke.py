@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from muonlab.cli import main
+from muonlab.cli.app import main
 from muonlab.lab import load_results
 from muonlab.lab.studies import studies
 

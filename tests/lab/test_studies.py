@@ -12,12 +12,12 @@ import pytest
 from muonlab.lab import paper
 from muonlab.lab.costs import CostSpec
 from muonlab.lab.data import datasets
-from muonlab.lab.known_problems import TheorySpec
 from muonlab.lab.models import build, models
-from muonlab.lab.parts import check
+from muonlab.lab.problems.cell import TheorySpec
 from muonlab.lab.spec import Spec
 from muonlab.lab.studies import describe, studies
 from muonlab.lab.study import PROFILES
+from muonlab.lab.training.setup import check
 
 ROOT = Path(__file__).parents[2]
 ALL = list(studies().values())
@@ -277,7 +277,7 @@ def test_studies_without_a_network_have_their_own_work():
     works = {study.name: study.work for study in ALL if not isinstance(study.base, Spec)}
     assert works == {
         "wall-clock": "muonlab.lab.costs:measure",
-        "theory-at-work": "muonlab.lab.known_problems:measure",
+        "theory-at-work": "muonlab.lab.problems.cell:measure",
     }
     assert isinstance(studies()["wall-clock"].base, CostSpec)
     assert isinstance(studies()["theory-at-work"].base, TheorySpec)

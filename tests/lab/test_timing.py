@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from muonlab.lab.timing import QUIET, on_clock, timing_of
+from muonlab.lab.runner.timing import QUIET, on_clock, timing_of
 from tests.report.made import MACHINE, cell, clocks, results, run
 
 CPU = 0.25

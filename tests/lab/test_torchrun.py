@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from muonlab.cli import main
+from muonlab.cli.app import main
 from muonlab.lab import Study, load_results, run
 from muonlab.lab import studies as registry
 from muonlab.lab.studies import find

@@ -12,12 +12,12 @@ from torch.nn.functional import cross_entropy
 
 from muonlab import SGDM, MuonWithAux
 from muonlab.lab import Spec
+from muonlab.lab.cell_context import Stopped
 from muonlab.lab.data import augment, load, order
-from muonlab.lab.desk import Stopped
 from muonlab.lab.models import build
-from muonlab.lab.recipe import learning_rate_factor, optimizer_of
 from muonlab.lab.studies import find
-from muonlab.lab.train import Training, train
+from muonlab.lab.training.loop import Training, train
+from muonlab.lab.training.recipe import learning_rate_factor, optimizer_of
 from muonlab.optim import Muon, NewtonSchulz, split_params
 from tests.lab.tiny import SPEC, Bench, without_clock
 
@@ -314,7 +314,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, stops, settin
 @pytest.mark.parametrize("step", [4, 10, 12])
 def test_a_signal_during_an_evaluation_saves_and_the_evaluation_is_made_again(tmp_path, monkeypatch, step):
     """Stopped where an evaluation is due: before it, and in the middle of it."""
-    from muonlab.lab import train as module
+    from muonlab.lab.training import loop as module
 
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -359,7 +359,7 @@ def test_data_that_changed_since_the_study_began_are_refused(tmp_path):
 
 def test_a_forgotten_part_of_the_state_would_show(tmp_path, monkeypatch):
     """The wrong direction of the test above: without momenta, a resumed run parts from the other."""
-    from muonlab.lab import snapshot
+    from muonlab.lab.training import snapshot
 
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

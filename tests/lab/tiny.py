@@ -13,7 +13,7 @@ SPEC = Spec(model="mlp-small", dataset="digits", batch_size=64, steps=12, evalua
 OPTIMIZERS = Axis("optimizer", (Point("SGD-M", {"optimizer": "sgdm"}), Point("Muon (q=3)", {"optimizer": "muon"})))
 
 
-def study(spec: Spec = SPEC, *, work: str = "muonlab.lab.train:train", name: str = "tiny") -> Study:
+def study(spec: Spec = SPEC, *, work: str = "muonlab.lab.training.loop:train", name: str = "tiny") -> Study:
     profile = Profile(seeds=1, words="tiny", threads=1)
     return Study(
         number=0,

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 from muonlab.optim import Muon
-from muonlab.optim.groups import split_params
+from muonlab.optim.split import split_params
 
 
 class Block(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from muonlab import newton_schulz
-from muonlab.orthogonalize.newton_schulz import _iterate
+from muonlab.orthogonalize.iteration import _iterate
 from muonlab.orthogonalize.segments import HALF_ACCURACY, gram_sensitivity, plan
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.polynomials import Schedule, preset, taylor

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from muonlab import newton_schulz, polar
 from muonlab.orthogonalize import METHODS, PRESCALES, release
-from muonlab.orthogonalize.newton_schulz import _iterate
+from muonlab.orthogonalize.iteration import _iterate
 from muonlab.orthogonalize.segments import plan
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.polynomials import Polynomial, Schedule, preset, taylor

@@ -10,7 +10,7 @@ import pytest
 
 from muonlab.polynomials import preset, taylor
 from muonlab.polynomials.base import derivative, horner
-from muonlab.polynomials.taylor import central
+from muonlab.polynomials.taylor_polynomial import central
 
 KAPPAS = range(1, 31)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muonlab.polynomials import preset, taylor
-from muonlab.polynomials.taylor import central, phi_closed_form
+from muonlab.polynomials.taylor_polynomial import central, phi_closed_form
 from muonlab.theory import residual_after
 from tests.paper.simulation import by_newton_schulz, observed_residual, singular, with_spectrum
 

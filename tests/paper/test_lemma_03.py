@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muonlab.polynomials import preset, taylor
-from muonlab.polynomials.taylor import central, phi_closed_form
+from muonlab.polynomials.taylor_polynomial import central, phi_closed_form
 from muonlab.theory import residual_after
 
 UNIT = st.fractions(0, 1, max_denominator=10**6)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from muonlab.polynomials import Polynomial, Schedule, analyse, preset, taylor
 from muonlab.polynomials.base import derivative, horner, multiply, reflect
-from muonlab.polynomials.taylor import central
+from muonlab.polynomials.taylor_polynomial import central
 from tests.paper.simulation import by_newton_schulz, operator, with_spectrum
 
 KAPPAS = st.integers(1, 12)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from muonlab.polynomials import Schedule, taylor
 from muonlab.polynomials.base import derivative, multiply, reflect
-from muonlab.polynomials.taylor import central, phi_closed_form
+from muonlab.polynomials.taylor_polynomial import central, phi_closed_form
 
 ALL = range(1, 31)
 KAPPA = st.integers(1, 12)

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from muonlab.diagnostics.spectra import factor_of, respond, taylor_degree
+from muonlab.diagnostics.singular_values import factor_of, respond, taylor_degree
 from muonlab.orthogonalize.prescale import SCHATTEN
-from muonlab.report import explorer_data
+from muonlab.report.explore import data as explorer_data
 from muonlab.theory import alignment_floor, chi, flops, polar_error, residual_after, schedule_error, wall_clock_ratio
 
 RANKS = (64, 768)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from muonlab.lab import paper
-from muonlab.lab.results import CellResult, Results
-from muonlab.report.evidence import Evidence, evidence_of
+from muonlab.lab.runner.results import CellResult, Results
+from muonlab.report.claims.evidence import Evidence, evidence_of
 
 NOWHERE = Path("nowhere")
 MACHINE = "A 1, 2 cores, no GPU"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from muonlab import __version__
-from muonlab.lab.environment import describe_machine
-from muonlab.lab.sealed import read_json, sealed
-from muonlab.lab.store import FORMAT, NUMERICS, folder_name, key_of
+from muonlab.lab.files.hashed_json import read_json, sealed
+from muonlab.lab.runner.environment import describe_machine
+from muonlab.lab.runner.store import FORMAT, NUMERICS, folder_name, key_of
 from muonlab.report.publish import report
 
 OPTIMIZERS = ["SGD-M", "Muon (q=1)", "Muon (q=3)", "Muon (SVD)"]

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from muonlab.cli import main
-from muonlab.lab.sealed import read_json, sealed
-from muonlab.lab.store import FORMAT
+from muonlab.cli.app import main
+from muonlab.lab.files.hashed_json import read_json, sealed
+from muonlab.lab.runner.store import FORMAT
 from muonlab.report import figures
 from muonlab.report.gather import gather
+from muonlab.report.page.sections import sections
 from muonlab.report.publish import report
-from muonlab.report.sections import sections
 from tests.report.rundirs import clocks, edit, finite, losses, text_of, write_cell, write_rows, write_run
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from muonlab.lab import paper
 from muonlab.lab.studies import studies
-from muonlab.report import claims
-from muonlab.report.claims import DEGREES, digest, ledger
-from muonlab.report.evidence import Decided
-from muonlab.report.judging import judge
-from muonlab.report.rules import NS, SGD_M, SVD
+from muonlab.report.claims import ledger as claims
+from muonlab.report.claims.evidence import Decided
+from muonlab.report.claims.judging import judge
+from muonlab.report.claims.ledger import DEGREES, digest, ledger
+from muonlab.report.claims.rules import NS, SGD_M, SVD
 from tests.report.made import MACHINE, cell, certified, changed, clocks, of_table, ranked, renamed, results, run
 
 LEDGER = ledger()
@@ -220,7 +220,7 @@ def test_the_digest_of_a_study_is_of_its_own_claims(monkeypatch):
 
 
 def test_the_digest_does_not_depend_on_the_process():
-    program = "from muonlab.report.claims import digest; import json; print(json.dumps(digest()))"
+    program = "from muonlab.report.claims.ledger import digest; import json; print(json.dumps(digest()))"
     environment = {"PYTHONHASHSEED": "7", "LC_ALL": "C"}
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert json.loads(found.stdout) == digest()

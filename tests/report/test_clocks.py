@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from muonlab import console
-from muonlab.lab.summary import report as summary_of
+from muonlab.cli import console
+from muonlab.lab.runner.summary import report as summary_of
 from muonlab.report import figures
 from muonlab.report.gather import gather
-from muonlab.report.sections import sections
+from muonlab.report.page.sections import sections
 from tests.report.rundirs import CPU, MACHINE, OPTIMIZERS, edit, losses, text_of, write_cell, write_run
 
 OTHER = {"cpu": "B 2", "cpu_model": "6-1-1", "cores": 64, "gpus": []}

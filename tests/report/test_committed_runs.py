@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from muonlab.lab import load_results, run
-from muonlab.lab.environment import describe_machine, environment
+from muonlab.lab.runner.environment import describe_machine, environment
+from muonlab.lab.runner.summary import report as summary_of
 from muonlab.lab.studies import find
-from muonlab.lab.summary import report as summary_of
 from muonlab.report.publish import report
 from tests.lab.tiny import without_clock
 

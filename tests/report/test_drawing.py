@@ -10,8 +10,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from muonlab.report import drawing
-from muonlab.report.drawing import (
+from muonlab.report.figures import drawing
+from muonlab.report.figures.drawing import (
     MOST_ALT,
     Traced,
     clean,
@@ -24,8 +24,8 @@ from muonlab.report.drawing import (
     sheet,
     short,
 )
-from muonlab.report.plain_svg import INK, plain_svg
-from muonlab.report.style import Look
+from muonlab.report.figures.plain_svg import INK, plain_svg
+from muonlab.report.figures.style import Look
 from tests.report.drawn import SVG, paths, placed
 
 RED = "#dd3377"

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from muonlab.cli import main
-from muonlab.diagnostics.candidates import gaussian_spectrum
+from muonlab.cli.app import main
+from muonlab.diagnostics.planning.candidates import gaussian_spectrum
 from muonlab.polynomials import PRESETS, Schedule, analyse, preset, taylor
-from muonlab.report import explore, explorer_data
+from muonlab.report.explore import data as explorer_data
+from muonlab.report.explore import explorer as explore
 from muonlab.theory import alignment_floor, chi, schedule_error
 from muonlab.theory.cost import products
 

@@ -14,7 +14,8 @@ from urllib.parse import parse_qs
 import pytest
 
 from muonlab.polynomials import analyse
-from muonlab.report import explore, explorer_data
+from muonlab.report.explore import data as explorer_data
+from muonlab.report.explore import explorer as explore
 from tests.report.explorer_views import FRAME, RANKS, READ, SET, View, differences, expected, views
 
 pytestmark = pytest.mark.browser

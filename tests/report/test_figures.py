@@ -27,7 +27,7 @@ from muonlab.report.figures import (
     tau_phi_figure,
     training_figure,
 )
-from muonlab.report.style import looks
+from muonlab.report.figures.style import looks
 from tests.report.drawn import SVG, paths, placed
 
 BAD = "<b>$x_1$ & \\ 😀\n" + "long " * 40

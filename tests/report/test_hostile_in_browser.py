@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from muonlab.report import report
-from muonlab.report.page import index_html, study_html
+from muonlab.report.page.html import index_html, study_html
 from muonlab.report.values import Entry, Fact, Link, Page, Problem, Section, Series
 from tests.report import pages
 from tests.report.hostile import HOSTILE

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from muonlab.report.page import study_html
+from muonlab.report.page.html import study_html
 from muonlab.report.values import Page, Panel, Section, Series
 from tests.report import pages
 from tests.report.pointing import point, tip

@@ -15,8 +15,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from muonlab.report import markup, numbers
-from muonlab.report.page import grid, index_html, study_html
+from muonlab.report.page import markup, numbers
+from muonlab.report.page.html import grid, index_html, study_html
 from muonlab.report.values import Entry, Link, Section, Series, Spread, Table
 from tests.report import pages
 from tests.report.hostile import HOSTILE

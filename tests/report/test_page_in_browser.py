@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from muonlab.report.page import index_html, study_html
+from muonlab.report.page.html import index_html, study_html
 from muonlab.report.values import Entry, Fact, Link, Page, Problem, Section
 from tests.report import pages
 from tests.report.pointing import point

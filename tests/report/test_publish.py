@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from muonlab.cli import main
-from muonlab.lab.runner import run
-from muonlab.lab.sealed import read_json
-from muonlab.report import claims
+from muonlab.cli.app import main
+from muonlab.lab.files.hashed_json import read_json
+from muonlab.lab.runner.run_study import run
+from muonlab.report.claims import ledger as claims
 from muonlab.report.publish import page_of, report
 from tests.lab.tiny import study
 from tests.report.rundirs import OPTIMIZERS, losses, seal, text_of, write_cell, write_run

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from muonlab.lab import paper
-from muonlab.report import rules
-from muonlab.report.evidence import MissingError
-from muonlab.report.rules import NS, SGD_M, SVD
+from muonlab.report.claims import rules
+from muonlab.report.claims.evidence import MissingError
+from muonlab.report.claims.rules import NS, SGD_M, SVD
 from tests.report.made import MACHINE, cell, clocks, evidence, of_table, run, seeds
 
 BASE = [2.0, 1.5, 1.0]

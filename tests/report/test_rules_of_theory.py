@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from muonlab import polynomials
 from muonlab.lab import paper
-from muonlab.report import rules, rules_of_theory
-from muonlab.report.evidence import Evidence, MissingError
+from muonlab.report.claims import rules
+from muonlab.report.claims import theory_rules as rules_of_theory
+from muonlab.report.claims.evidence import Evidence, MissingError
 from muonlab.theory import chi, residual_after
 from tests.report.made import cell, certified, clocks, evidence, ranked
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from muonlab.lab.known_problems import FIXED_BOUNDS
-from muonlab.lab.runner import run
+from muonlab.lab.problems.cell import FIXED_BOUNDS
+from muonlab.lab.runner.run_study import run
 from muonlab.report.gather import gather
-from muonlab.report.sections import sections
+from muonlab.report.page.sections import sections
 from muonlab.report.tables import BOUNDS
 from muonlab.report.values import Section
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from muonlab.lab import paper
-from muonlab.report import style
-from muonlab.report.style import DARK_PAGE, OTHERS, WHITE_PAGE, looks, ramp
+from muonlab.report.figures import style
+from muonlab.report.figures.style import DARK_PAGE, OTHERS, WHITE_PAGE, looks, ramp
 
 KAPPAS = [f"Muon (κ={kappa})" for kappa in range(1, 11)]
 SIZES = [f"B={size}" for size in (64, 128, 256, 512, 1024)]

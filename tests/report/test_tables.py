@@ -9,8 +9,9 @@ import pytest
 
 from muonlab.lab import paper
 from muonlab.lab.slopes import slopes_of
-from muonlab.report import rules, tables
-from muonlab.report.rules import NS, SGD_M, SVD
+from muonlab.report import tables
+from muonlab.report.claims import rules
+from muonlab.report.claims.rules import NS, SGD_M, SVD
 from muonlab.report.values import Spread
 from tests.report.made import PER_EPOCH, cell, certified, evidence, of_table, ranked, run, seeds
 

@@ -1,17 +1,17 @@
 """Measured δ, ε, ρ and norms; certificates; the recorder that watches an optimizer from outside; the planner."""
 
-from muonlab.diagnostics.autosteps import AutoSteps as AutoSteps
-from muonlab.diagnostics.calibration import calibrate as calibrate
-from muonlab.diagnostics.certificate import Certificate as Certificate
-from muonlab.diagnostics.certificate import Verdict as Verdict
-from muonlab.diagnostics.certify import certify as certify
-from muonlab.diagnostics.network import NetworkCertificate as NetworkCertificate
-from muonlab.diagnostics.planner import ModelPlan as ModelPlan
-from muonlab.diagnostics.planner import Plan as Plan
-from muonlab.diagnostics.planner import plan as plan
-from muonlab.diagnostics.recorder import Recorder as Recorder
-from muonlab.diagnostics.spectra import Spectrum as Spectrum
-from muonlab.diagnostics.spectra import alignment_of as alignment_of
-from muonlab.diagnostics.spectra import respond as respond
-from muonlab.diagnostics.spectra import spectra as spectra
-from muonlab.diagnostics.spectra import spectrum as spectrum
+from muonlab.diagnostics.certificates.certificate import Certificate as Certificate
+from muonlab.diagnostics.certificates.certificate import Verdict as Verdict
+from muonlab.diagnostics.certificates.certification import certify as certify
+from muonlab.diagnostics.certificates.network import NetworkCertificate as NetworkCertificate
+from muonlab.diagnostics.planning.autosteps import AutoSteps as AutoSteps
+from muonlab.diagnostics.planning.calibration import calibrate as calibrate
+from muonlab.diagnostics.planning.planner import ModelPlan as ModelPlan
+from muonlab.diagnostics.planning.planner import Plan as Plan
+from muonlab.diagnostics.planning.planner import plan as plan
+from muonlab.diagnostics.recording.recorder import Recorder as Recorder
+from muonlab.diagnostics.singular_values import Spectrum as Spectrum
+from muonlab.diagnostics.singular_values import alignment_of as alignment_of
+from muonlab.diagnostics.singular_values import respond as respond
+from muonlab.diagnostics.singular_values import spectra as spectra
+from muonlab.diagnostics.singular_values import spectrum as spectrum

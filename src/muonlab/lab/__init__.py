@@ -7,13 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from muonlab.lab.results import Results as Results
-    from muonlab.lab.results import load_results as load_results
-    from muonlab.lab.runner import run as run
+    from muonlab.lab.runner.results import Results as Results
+    from muonlab.lab.runner.results import load_results as load_results
+    from muonlab.lab.runner.run_study import run as run
     from muonlab.lab.spec import Spec as Spec
     from muonlab.lab.study import Study as Study
 
-_HOMES = {"Spec": "spec", "Study": "study", "run": "runner", "load_results": "results", "Results": "results"}
+_HOMES = {
+    "Spec": "spec",
+    "Study": "study",
+    "run": "runner.run_study",
+    "load_results": "runner.results",
+    "Results": "runner.results",
+}
 __all__ = ["Results", "Spec", "Study", "load_results", "run"]
 
 

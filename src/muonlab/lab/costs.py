@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from muonlab import _checks
-from muonlab.lab.desk import Desk, Stopped
+from muonlab.lab.cell_context import Desk, Stopped
 from muonlab.lab.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class CostSpec(Settings):
 
 def check(spec: CostSpec, _: int | None = None) -> None:
     """Refuse a device that this machine does not have, before any cell is run."""
-    from muonlab.lab.parts import check_device
+    from muonlab.lab.training.setup import check_device
 
     check_device(spec.device)
 
@@ -67,11 +67,11 @@ def measure(spec: CostSpec, desk: Desk) -> dict[str, float | int | str | None]:
 
     Every time and everything computed from times is there twice: ``x`` by the wall clock and ``cpu_x`` by the
     processor's, of the same repetitions. ``seconds``, ``cpu_seconds`` and ``other_seconds`` of the summary are those of
-    the whole measurement (:class:`muonlab.lab.clock.Clock`).
+    the whole measurement (:class:`muonlab.lab.training.clock.Clock`).
     """
     import torch
 
-    from muonlab.lab.clock import Clock
+    from muonlab.lab.training.clock import Clock
     from muonlab.orthogonalize.hardware import gemm_throughput, svd_throughput
 
     desk.begin({})

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from muonlab.lab import paper
-from muonlab.lab.results import CellResult, Results
+from muonlab.lab.runner.results import CellResult, Results
 
 IN = 216
 """Columns of CifarNet's first convolution in its first group as a matrix: 24 channels of 3×3."""

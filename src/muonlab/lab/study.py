@@ -113,7 +113,7 @@ class Study:
     base: Settings
     axes: tuple[Axis, ...]
     profiles: Mapping[ProfileName, Profile]
-    work: str = "muonlab.lab.train:train"
+    work: str = "muonlab.lab.training.loop:train"
     analysis: str = ""
 
     def __post_init__(self) -> None:

@@ -1,11 +1,11 @@
 """Optimizers: state and step only; parameter groups; where parameters live."""
 
 from muonlab.optim.combined import MuonWithAux as MuonWithAux
-from muonlab.optim.groups import Split as Split
-from muonlab.optim.groups import split_params as split_params
 from muonlab.optim.muon import Muon as Muon
 from muonlab.optim.orthogonalizer import ExactPolar as ExactPolar
 from muonlab.optim.orthogonalizer import NewtonSchulz as NewtonSchulz
 from muonlab.optim.registry import describe as describe
 from muonlab.optim.registry import optimizers as optimizers
 from muonlab.optim.sgdm import SGDM as SGDM
+from muonlab.optim.split import Split as Split
+from muonlab.optim.split import split_params as split_params

@@ -18,7 +18,7 @@ from muonlab import _checks
 from muonlab.orthogonalize import ACCURACIES, METHODS, POLAR_METHODS, PRESCALES, as_schedule, newton_schulz, polar
 from muonlab.orthogonalize.hardware import multiplies_in_hardware
 from muonlab.orthogonalize.matrices import FLOATING, compute_dtype_for
-from muonlab.orthogonalize.polar import PolarMethod
+from muonlab.orthogonalize.polar_factor import PolarMethod
 from muonlab.orthogonalize.prescale import Prescale
 from muonlab.orthogonalize.segments import Accuracy, Method
 from muonlab.polynomials import Polynomial, Preset, Schedule, preset

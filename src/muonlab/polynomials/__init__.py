@@ -10,4 +10,4 @@ from muonlab.polynomials.presets import preset as preset
 from muonlab.polynomials.presets import register as register
 from muonlab.polynomials.properties import Analysis as Analysis
 from muonlab.polynomials.properties import analyse as analyse
-from muonlab.polynomials.taylor import taylor as taylor
+from muonlab.polynomials.taylor_polynomial import taylor as taylor

@@ -13,7 +13,7 @@ from numpy.polynomial import Chebyshev
 
 from muonlab import _checks
 from muonlab.polynomials.base import Polynomial, Schedule
-from muonlab.polynomials.taylor import taylor
+from muonlab.polynomials.taylor_polynomial import taylor
 
 CUSHION = 0.02407327424182761
 """The published choice."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from muonlab import _checks
 from muonlab.polynomials.base import Number, Polynomial, Schedule
-from muonlab.polynomials.taylor import taylor
+from muonlab.polynomials.taylor_polynomial import taylor
 
 
 @dataclass(frozen=True)

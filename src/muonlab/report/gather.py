@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from muonlab.lab.results import CellResult, Results, listed, read_cell, repeated, sessions_of, without_session
-from muonlab.lab.store import HEAD, read_head
+from muonlab.lab.runner.results import CellResult, Results, listed, read_cell, repeated, sessions_of, without_session
+from muonlab.lab.runner.store import HEAD, read_head
 from muonlab.report.values import Problem
 
 Row = Mapping[str, Any]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from muonlab import __version__, _checks
-from muonlab.lab import disk
+from muonlab.lab.files import disk
 from muonlab.lab.study import PROFILES
-from muonlab.report.claims import digest
+from muonlab.report.claims.ledger import digest
 from muonlab.report.gather import Found, gather, runs_in, words_of
 from muonlab.report.values import Entry, Finding, Index, Page, Problem
 
@@ -70,8 +70,8 @@ def _of_study(folder: Path, smoothing: int) -> dict[str, Any]:
 
 
 def _write_page(folder: Path, smoothing: int) -> tuple[Page, Found]:
-    from muonlab.report.compose import compose
-    from muonlab.report.page import study_html
+    from muonlab.report.page.compose import compose
+    from muonlab.report.page.html import study_html
 
     made_of = _made_of(folder, smoothing)  # before reading: what changes meanwhile is new then
     found = gather(folder)
@@ -89,7 +89,7 @@ def _write_page(folder: Path, smoothing: int) -> tuple[Page, Found]:
 
 
 def _write_parts(folder: Path, page: Page) -> None:
-    from muonlab.report.plain_svg import labelled_svg
+    from muonlab.report.figures.plain_svg import labelled_svg
     from muonlab.report.table_text import labelled, to_latex, to_markdown
 
     drawn = [figure for section in page.sections for figure in section.figures]
@@ -136,8 +136,8 @@ def _stamp(path: Path) -> list[int]:
 
 
 def _of_all(root: Path, runs: Iterable[Path], smoothing: int) -> dict[str, Any]:
-    from muonlab.report.compose import findings
-    from muonlab.report.page import index_html
+    from muonlab.report.page.compose import findings
+    from muonlab.report.page.html import index_html
 
     _check_own(root / INDEX, root / LEDGER)
     made: list[tuple[Entry, Found]] = []

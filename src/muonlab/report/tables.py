@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muonlab.lab import paper
-from muonlab.lab.results import CellResult
-from muonlab.lab.timing import UNITS, ClockName, on_clock
+from muonlab.lab.runner.results import CellResult
+from muonlab.lab.runner.timing import UNITS, ClockName, on_clock
+from muonlab.report.claims.rules import SGD_M, SVD, moments
 from muonlab.report.curves import Rows, at_fractions, spread, trace
-from muonlab.report.rules import SGD_M, SVD, moments
 from muonlab.report.units import full_name, symbol
 from muonlab.report.values import Cell, Spread, Table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muonlab.lab.timing import UNITS, ClockName
+from muonlab.lab.runner.timing import UNITS, ClockName
 
 
 def symbol(clock: ClockName | None) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muonlab._cache import cache_directory
-from muonlab.lab.disk import FULL_DISK, sync
+from muonlab.lab.files.disk import FULL_DISK, sync
 
 if sys.platform != "win32":
     import fcntl

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from muonlab import _checks
 from muonlab.lab.models.registry import register
-from muonlab.optim.groups import Rule
+from muonlab.optim.split import Rule
 
 VOCABULARY = 50_257
 BLOCK = 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from muonlab.lab.known_problems import MethodName, ProblemName, TheorySpec
+from muonlab.lab.problems.cell import MethodName, ProblemName, TheorySpec
 from muonlab.lab.study import Axis, Point, Profile, Study
 
 _NOISES = {
@@ -64,5 +64,5 @@ STUDY = Study(
         ),
         "paper": Profile(1),
     },
-    work="muonlab.lab.known_problems:measure",
+    work="muonlab.lab.problems.cell:measure",
 )

@@ -13,10 +13,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from muonlab.report import drawing
-from muonlab.report.drawing import Traced
-from muonlab.report.plain_svg import INK
-from muonlab.report.style import LINES, OTHERS, looks
+from muonlab.report.figures import drawing
+from muonlab.report.figures.drawing import Traced
+from muonlab.report.figures.plain_svg import INK
+from muonlab.report.figures.style import LINES, OTHERS, looks
 from muonlab.report.values import Figure, Panel
 
 Row = Mapping[str, Any]

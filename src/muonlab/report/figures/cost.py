@@ -9,12 +9,12 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
-from muonlab.lab.timing import UNITS, ClockName
-from muonlab.report import drawing
-from muonlab.report.drawing import Traced
+from muonlab.lab.runner.timing import UNITS, ClockName
+from muonlab.report.figures import drawing
+from muonlab.report.figures.drawing import Traced
 from muonlab.report.figures.labels import label_points
-from muonlab.report.plain_svg import INK
-from muonlab.report.style import SGD_M, STEPS, SVD, Look
+from muonlab.report.figures.plain_svg import INK
+from muonlab.report.figures.style import SGD_M, STEPS, SVD, Look
 from muonlab.report.units import full_name
 from muonlab.report.values import Figure, Series
 

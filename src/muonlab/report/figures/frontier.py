@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 
-from muonlab.report import drawing
-from muonlab.report.drawing import Traced
-from muonlab.report.style import looks
+from muonlab.report.figures import drawing
+from muonlab.report.figures.drawing import Traced
+from muonlab.report.figures.style import looks
 from muonlab.report.values import Figure, Series
 
 Row = Mapping[str, Any]

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from muonlab.report import drawing
+from muonlab.report.figures import drawing
 
 SIZE = 8.0
 _SIDES = (("left", 6, -3), ("right", -6, -3), ("center", 0, 6), ("center", 0, -13), ("left", 5, 6), ("left", 5, -12),

@@ -11,10 +11,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from muonlab.report import drawing
-from muonlab.report.drawing import Array, Traced
-from muonlab.report.plain_svg import INK
-from muonlab.report.style import Look, looks
+from muonlab.report.figures import drawing
+from muonlab.report.figures.drawing import Array, Traced
+from muonlab.report.figures.plain_svg import INK
+from muonlab.report.figures.style import Look, looks
 from muonlab.report.values import Figure, Scale, Series
 
 Row = Mapping[str, Any]

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from muonlab.polynomials import Polynomial, Schedule
-from muonlab.report import drawing
-from muonlab.report.drawing import Array, Traced
-from muonlab.report.plain_svg import INK
-from muonlab.report.style import Look, looks
+from muonlab.report.figures import drawing
+from muonlab.report.figures.drawing import Array, Traced
+from muonlab.report.figures.plain_svg import INK
+from muonlab.report.figures.style import Look, looks
 from muonlab.report.values import Figure, Series
 
 POINTS, FINE = 241, 1441

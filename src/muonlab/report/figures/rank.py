@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
 
 from muonlab.lab.slopes import RankSlopes, rank_slopes
-from muonlab.report import drawing
-from muonlab.report.drawing import Array, Traced
-from muonlab.report.style import Look, looks
+from muonlab.report.figures import drawing
+from muonlab.report.figures.drawing import Array, Traced
+from muonlab.report.figures.style import Look, looks
 from muonlab.report.values import Figure, Series
 
 Norms = Mapping[str, Mapping[int, Sequence[float]]]

@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
-from muonlab.lab.timing import UNITS, ClockName
-from muonlab.report import drawing
+from muonlab.lab.runner.timing import UNITS, ClockName
 from muonlab.report.curves import Curve
-from muonlab.report.drawing import Array, Traced
-from muonlab.report.style import Look, looks
+from muonlab.report.figures import drawing
+from muonlab.report.figures.drawing import Array, Traced
+from muonlab.report.figures.style import Look, looks
 from muonlab.report.units import full_name, symbol
 from muonlab.report.values import Figure, Series
 

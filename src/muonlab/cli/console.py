@@ -1,0 +1,256 @@
+"""Reports as plain text for the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from muonlab._columns import aligned
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Align columns: text to the left, numbers to the right.
+
+    Example:
+        >>> print(table(["name", "n"], [["a", 1], ["bc", 20]]))
+        name   n
+        ----  --
+        a      1
+        bc    20
+    """
+    cells = [[*map(_cell, row)] for row in rows]
+    rules = ["-" * max(len(header[j]), *(len(row[j]) for row in cells)) for j in range(len(header))]
+    numeric = [j for j in range(len(header)) if all(isinstance(row[j], (int, float, type(None))) for row in rows)]
+    return "\n".join(aligned([header, rules, *cells], right=numeric))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def progress(done: int, total: int) -> None:
+    """Show on a terminal how far long work is; elsewhere nothing."""
+    if sys.stderr.isatty():
+        end = "\r" if done + 1 < total else "\r\x1b[K"
+        print(f"{done + 1} of {total} matrices", end=end, file=sys.stderr, flush=True)
+
+
+def note(words: str) -> None:
+    """Say on a terminal what takes its time; elsewhere nothing."""
+    if sys.stderr.isatty():
+        print(words, file=sys.stderr, flush=True)
+
+
+def shape(text: str) -> tuple[int, int]:
+    """Read rows and columns from a word such as ``768x3072``.
+
+    Example:
+        >>> shape("768x3072")
+        (768, 3072)
+    """
+    rows, times, columns = text.lower().replace("×", "x").partition("x")
+    if not (times and rows.strip().isdecimal() and columns.strip().isdecimal()):
+        raise ValueError(f"a shape must be rows x columns in digits, got {text!r}: for example 768x3072")
+    return int(rows), int(columns)
+
+
+def rates(report: dict[str, Any]) -> str:
+    """Write the comparison of methods."""
+    problem = ", ".join(f"{k} = {v:g}" for k, v in report["problem"].items())
+    counted = report["target"] is not None
+    rows = [
+        [
+            m["method"],
+            m["bound"],
+            m["dominant"],
+            m["eta"] if m["bound"] is not None else None,
+            m["one_minus_beta"] if m["bound"] is not None else None,
+            *([m["iterations"]] if counted else []),
+            m["basis"],
+        ]
+        for m in report["methods"]
+    ]
+    header = ["method", "bound", "largest term", "eta", "1 - beta", *(["steps to target"] if counted else []), "basis"]
+    reasons = [f"{m['method']}: no bound. {m['reason']}." for m in report["methods"] if m["bound"] is None]
+    title = f"Average nuclear norm of the gradient after T steps, at most ({report['constants']} constants)"
+    target = [f"Steps to target {report['target']:g}: smallest T at the best eta and beta."] if counted else []
+    return "\n".join([title, problem, "", table(header, rows), *([""] if reasons or target else []), *reasons, *target])
+
+
+def polynomials(report: dict[str, Any]) -> str:
+    """Write the registered polynomials."""
+    entries = report["polynomials"]
+    ranks = list(entries[0]["alignment_floor"])
+    rows = [
+        [
+            e["name"],
+            e["kappa"],
+            e["slope"],
+            e["s_max"],
+            *(e["alignment_floor"][r] for r in ranks),
+            e["covered_by_paper"],
+        ]
+        for e in entries
+    ]
+    header = ["name", "kappa", "slope at 0", "max F", *(f"floor r={r}" for r in ranks), "paper covers it"]
+    sources = [f"{e['name']}: {e['source']}" for e in entries]
+    note = (
+        f"After {entries[0]['steps']} steps, raw (no safety factor). floor: alignment of every matrix of rank <= r. "
+        f"{report['any_degree']}."
+    )
+    return "\n".join([table(header, rows), "", note, "", *sources])
+
+
+def optimizers(report: dict[str, Any]) -> str:
+    """Write the registered optimizers with their defaults."""
+    columns = ("lr", "momentum", "momentum_form", "nesterov", "weight_decay", "scale", "renormalize", "orthogonalizer")
+    entries = report["optimizers"]
+    header = ["name", *(column.replace("_", " ") for column in columns)]
+    rows = [[e["name"], *(e[column] for column in columns)] for e in entries]
+    return "\n".join([table(header, rows), "", *(f"{e['name']}: {e['source']}" for e in entries)])
+
+
+def studies(report: dict[str, Any]) -> str:
+    """Write the studies with their claims."""
+    rows = [
+        [s["number"], s["name"], s["title"], ", ".join(s["items"]), *s["cells"].values()] for s in report["studies"]
+    ]
+    profiles = list(report["studies"][0]["cells"])
+    header = ["no.", "name", "title", "of the paper", *(f"cells, {profile}" for profile in profiles)]
+    claims = [f"{s['name']}: {' '.join(s['claims'])}" for s in report["studies"]]
+    return "\n".join([table(header, rows), "", *claims, "", "Run one: muonlab run NAME --profile smoke"])
+
+
+def models(report: dict[str, Any]) -> str:
+    """Write the models with their sizes."""
+    rows = [
+        [m["name"], f"{m['parameters']:,}", "x".join(map(str, m["shape"])), m["classes"], m["source"]]
+        for m in report["models"]
+    ]
+    return table(["name", "parameters", "input", "classes", "source"], rows)
+
+
+def datasets(report: dict[str, Any]) -> str:
+    """Write the datasets and where they come from."""
+    rows = [
+        [
+            d["name"],
+            d["title"],
+            d["hub"] or "embedded",
+            "x".join(map(str, d["shape"])),
+            d["classes"],
+            d["train"],
+            d["test"],
+        ]
+        for d in report["datasets"]
+    ]
+    return table(["name", "title", "hub", "shape", "classes", "train", "test"], rows)
+
+
+def data(report: dict[str, Any]) -> str:
+    """Write which datasets are at hand."""
+    columns = ("name", "source", "where", "label", "train", "test", "cached")
+    rows = [[d[column] for column in columns] for d in report["datasets"]]
+    problems = [f"{d['name']}: {d['problem']}" for d in report["datasets"] if d["problem"]]
+    return "\n".join([table(columns, rows), *([""] if problems else []), *problems])
+
+
+def run(report: dict[str, Any]) -> str:
+    """Write the outcome of a study: a line for each place on its axes, mean and spread over the seeds."""
+    places = report["places"]
+    names = list(dict.fromkeys(name for p in places for name in p if name not in ("label", "runs", "done")))
+    rows = [[p["label"], f"{p['done']} of {p['runs']}", *(_spread(p.get(name)) for name in names)] for p in places]
+    smaller = report["smaller_than_the_paper"]
+    notes = [
+        *([f"Profile {report['profile']}, not the paper's setting: {smaller}"] if smaller else []),
+        *([f"Changed by options: {', '.join(report['changed'])}"] if report["changed"] else []),
+        *(f"Data: {d['words']}" for d in report["data"].values()),
+        *([] if report["clock"] == "wall" else [report["timing"]]),
+        *(f"Failed: {f['cell']}: {f['error']}" for f in report["failures"]),
+    ]
+    ends = {
+        "done": f"Done: {report['folder']}",
+        "failed": f"Some cells failed; --retry tries them again. The rest is in {report['folder']}",
+        "open": f"Stopped, and saved in {report['folder']}: the same command goes on.",
+    }
+    header = ["", "runs", *(name.replace("_", " ") for name in names)]
+    own = report["analysis"]
+    tables = [table([name.replace("_", " ") for name in own[0]], [[*row.values()] for row in own]), ""] if own else []
+    page = f"Page: {report['page']}" if report["page"] else f"No page could be made: {report['page_problem']}"
+    return "\n".join([table(header, rows), "", *tables, *notes, ends[report["status"]], page])
+
+
+def line(text: str) -> None:
+    """Write a line of progress to the standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def queue(report: dict[str, Any]) -> str:
+    """Write how far each entry of a queue is, and how long the rest will take."""
+    from muonlab.lab.runner.queue import duration
+
+    rows = [
+        [
+            one["entry"]["name"],
+            one["entry"]["seeds"],
+            f"{one['done']} of {one['cells']}",
+            one["failed"] or "-",
+            duration(one["minutes"]) if one["open"] else "-",
+        ]
+        for one in report["entries"]
+    ]
+    done, cells, minutes = (sum(one[name] for one in report["entries"]) for name in ("done", "cells", "minutes"))
+    left = f"about {duration(minutes / report['jobs'])} with {report['jobs']} at a time"
+    total = f"{done} of {cells} cells are done; the rest will take {left}." if done < cells else "All cells are done."
+    return "\n".join([table(["run directory", "seeds", "cells done", "failed", "CPU time left"], rows), "", total])
+
+
+def report(answer: dict[str, Any]) -> str:
+    """Write where a page is, how its claims fared, and what could not be used."""
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in answer["claims"].items())
+    problems = [f"  {problem['where']}: {problem['what']}" for problem in answer["problems"]]
+    listed = [f"Could not be used ({len(problems)}):", *problems[:20]] if problems else []
+    more = [f"  and {len(problems) - 20} more, on the page"] if len(problems) > 20 else []
+    return "\n".join([*listed, *more, f"Claims: {counts}", f"Page: {answer['page']}"])
+
+
+def explore(answer: dict[str, Any]) -> str:
+    """Write where the explorer is."""
+    return f"Page: {answer['page']}"
+
+
+def _spread(value: dict[str, float] | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value['mean']:.4g}" + (f" ± {value['std']:.2g}" if value["std"] else "")
+
+
+def reading(done: int, total: int, what: str) -> None:
+    """Show on a terminal how far the reading of data is; elsewhere nothing."""
+    if sys.stderr.isatty():
+        end = "\r" if done < total else "\r\x1b[K"
+        print(f"{what}: {done:,} of {total:,}", end=end, file=sys.stderr, flush=True)
+
+
+def doctor(report: dict[str, Any]) -> str:
+    """Write the description of the machine."""
+    versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items())
+    cpu = ", ".join(f"{k} {v}" for k, v in report["cpu"].items())
+    dtypes = table(
+        ["device", *next(iter(report["hardware_products"].values()))],
+        [[device, *row.values()] for device, row in report["hardware_products"].items()],
+    )
+    measured = table(
+        ["measured", "shape", "dtype", "ms", "GFLOP/s"],
+        [
+            [t["what"], "x".join(map(str, t["shape"])), t["dtype"], t["seconds"] * 1e3, t["flops_per_second"] / 1e9]
+            for t in report["throughput"]
+        ],
+    )
+    ratio = f"Products run {report['gemm_over_svd']:.3g} times faster than SVDs per operation (Lemma 11)."
+    return "\n".join([versions, cpu, "", "Products in hardware:", dtypes, "", measured, "", ratio])

@@ -1,0 +1,128 @@
+"""Certificates in words: tables for a terminal, a paragraph for a reader, escaped HTML for a notebook."""
+
+from __future__ import annotations
+
+import html
+import math
+from typing import TYPE_CHECKING, Any
+
+from muonlab._columns import aligned
+from muonlab.polynomials import Schedule
+from muonlab.theory.summary import finite
+
+if TYPE_CHECKING:
+    from muonlab.diagnostics.certificates.certificate import Certificate
+    from muonlab.diagnostics.certificates.network import NetworkCertificate
+
+ALIGNMENT_THEOREM = "alignment theorem"
+FLOOR = "alignment floor"
+THEOREM_2 = "Theorem 2"
+THEOREM_4 = "Theorem 4"
+STEPS = "Lemmas 9 and 10"
+EXACT = "exact polar factor"
+
+
+def method(schedule: Schedule, prescale: str) -> str:
+    """Name an orthogonalizer."""
+    return f"{schedule}, {prescale} prescale"
+
+
+def plain(value: Any) -> Any:
+    """Return a value that JSON can hold: numbers that are not finite become None."""
+    if isinstance(value, dict):
+        return {key: plain(v) for key, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(v) for v in value]
+    return finite(value) if isinstance(value, float) else value
+
+
+def number(value: float | None) -> str:
+    """Write a number in four digits."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def certificate(c: Certificate) -> str:
+    """Write a certificate: verdict first, then numbers, then the paragraph."""
+    m, n = c.shape
+    of = f"{c.name} ({m}x{n})" if c.name else f"{m}x{n} matrix"
+    rows = [
+        ("rank, effective rank", f"{c.rank}, {number(c.effective_rank)}"),
+        ("norms: nuclear, operator, Frobenius", ", ".join(map(number, (c.nuclear, c.operator, c.frobenius)))),
+        ("residual delta_0 -> delta_q", f"{number(c.delta_0)} -> {number(c.delta)}"),
+        ("polar error epsilon_q", number(c.epsilon)),
+        ("paper's factor chi_q (bound)", f"{number(c.chi)} ({number(c.chi_bound)})"),
+        ("descent rho, gain s", f"{number(c.descent)}, {number(c.op_norm)}"),
+        ("alignment rho/s (floor)", f"{number(c.alignment)} ({number(c.alignment_floor)})"),
+        ("factor on the bound, 1/alignment", number(c.factor)),
+    ]
+    width = max(len(label) for label, _ in rows)
+    lines = [f"{of}, {c.method}: {c.status}", *(f"  {label.ljust(width)}  {value}" for label, value in rows)]
+    lines += [f"  {v.statement}: {v.status}. {v.reason}" for v in c.verdicts]
+    if c.not_covered:
+        lines.append(f"  Not covered: {'; '.join(c.not_covered)}.")
+    return "\n".join([*lines, "", explain(c)])
+
+
+def explain(c: Certificate) -> str:
+    """Say what a certificate means, for someone who has not read the paper."""
+    m, n = c.shape
+    if c.status == "not_applicable":
+        why = next((v.reason for v in c.verdicts if v.statement == ALIGNMENT_THEOREM), "nothing was decided")
+        return f"The proof says nothing about this {m}x{n} matrix: {why}."
+    if c.status == "violated":
+        wrong = "; ".join(f"{v.statement}: {v.reason}" for v in c.verdicts if v.status == "violated")
+        return (
+            f"This {m}x{n} matrix and its direction contradict what can be proved ({wrong}). Another polynomial or "
+            f"prescale than the one named does this, or a fault of the computation; nothing is known of training so."
+        )
+    subject = "The direction given for" if c.foreign else f"The direction that {c.method} makes of"
+    words = [
+        f"{subject} this {m}x{n} matrix descends {c.alignment:.1%} as fast as the exact "
+        f"polar factor of the same length (alignment {c.alignment:.3g}; 1 is exact). If every step were aligned like "
+        f"this one, the bound on the average gradient norm would be at most {c.factor:.3g} times that of the exact one."
+    ]
+    if c.chi > 2 * c.factor:
+        amount = f"{c.chi:.3g}" if math.isfinite(c.chi) else "infinite"
+        words.append(
+            f"Judged by its worst direction alone, as the paper's χ does, the factor would be {amount}: the smallest "
+            f"singular value is {math.sqrt(c.lambda_min):.2g} of the scale. Alignment weighs directions by their size."
+        )
+    if c.alignment_floor is not None and c.method != EXACT:
+        words.append(f"No matrix of rank {min(c.shape)} or less falls below {c.alignment_floor:.3g} with this method.")
+    if c.not_covered:
+        words.append(f"The theorem does not speak of {', '.join(c.not_covered)}.")
+    return " ".join(words)
+
+
+def network(n: NetworkCertificate) -> str:
+    """Write a table with a line per matrix, and the verdict on the whole."""
+    header = ["matrix", "shape", "rank", "delta_0", "delta_q", "chi_q", "rho", "s", "alignment", "floor", "status"]
+    rows = [
+        [
+            name,
+            f"{c.shape[0]}x{c.shape[1]}",
+            str(c.rank),
+            *map(number, (c.delta_0, c.delta, c.chi, c.descent, c.op_norm, c.alignment, c.alignment_floor)),
+            c.status,
+        ]
+        for name, c in n.matrices.items()
+    ]
+    methods = sorted({c.method for c in n.matrices.values()})
+    lines = [
+        *aligned([header, *rows], right=range(1, len(header))),
+        "",
+        f"Made by {'; '.join(methods)}.",
+        *(f"{name}: {c.reason}" for name, c in n.matrices.items() if c.status != "holds"),
+    ]
+    whole = (
+        f"The whole ({n.what}): {n.status}. descent {number(n.descent)}, gain {number(n.op_norm)}, "
+        f"alignment {number(n.alignment)} (floor {number(n.alignment_floor)}). {n.reason}."
+    )
+    if n.not_covered:
+        lines.append(f"Not covered: {'; '.join(n.not_covered)}.")
+    return "\n".join([*lines, "", whole])
+
+
+def as_html(written: str) -> str:
+    """Return text as HTML in which nothing of it is markup."""
+    return f'<pre style="white-space: pre-wrap">{html.escape(written)}</pre>'

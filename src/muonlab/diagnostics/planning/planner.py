@@ -1,0 +1,315 @@
+"""Choose schedule, prescale and method for a shape: the cheapest on this machine that is as good as asked."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from muonlab import _checks
+from muonlab._columns import aligned
+from muonlab.diagnostics.planning.calibration import Calibration, calibrate, checked_shape
+from muonlab.diagnostics.planning.candidates import checked_spectrum, typical_spectra
+from muonlab.diagnostics.planning.search import Basis, Option, Search, Target, checked_target
+from muonlab.diagnostics.watch import muon_of, places
+from muonlab.optim import NewtonSchulz, split_params
+from muonlab.optim.views import block_shapes, matrices_shape
+from muonlab.orthogonalize import ACCURACIES
+from muonlab.orthogonalize.matrices import FLOATING
+from muonlab.orthogonalize.prescale import Prescale
+from muonlab.orthogonalize.segments import Accuracy, Method
+from muonlab.polynomials import Schedule
+from muonlab.polynomials.base import Array
+
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to orthogonalize; fields as in :class:`Plan`, the schedule by its name."""
+
+    schedule: str
+    steps: int
+    prescale: Prescale
+    method: Method
+    accuracy: Accuracy
+    alignment: float
+    floor: float
+    epsilon: float
+    seconds: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cheapest orthogonalization that meets a target, or the best one found where none does.
+
+    Attributes:
+        shape: rows and columns.
+        status: ``"met"`` or ``"not_met"``.
+        reason: what was asked and what decided, in words.
+        schedule: the step polynomials.
+        prescale: ``"frobenius"``, ``"schatten4"``, ``"schatten8"`` or ``"spectral"``.
+        method: ``"standard"`` or ``"gram"``.
+        accuracy: ``"full"``, or ``"half"``.
+        alignment: the typical value, the worst over the spectra, less one unit of rounding and 2⁻⁸ for ``"half"``.
+        floor: guaranteed for every matrix of rank up to min(m, n), all rounding that the orthogonalizer is allowed
+            taken off; for ``"spectral"`` that of Schatten-8, below it.
+        epsilon: largest ``|F - 1|`` over the spectra, or guaranteed on [ell, 1] where ``ell`` was given, with that
+            rounding added.
+        seconds: predicted for one matrix from the calibration.
+        flops: operations by ``segment_flops``, mirrored products as three quarters; scaling is not counted.
+        frontier: rows from cheap to good, none both slower and worse aligned than another candidate; times that differ
+            by less than 3 % are one row, the better aligned.
+        dtype: what is computed in.
+    """
+
+    shape: Shape
+    status: Literal["met", "not_met"]
+    reason: str
+    schedule: Schedule
+    prescale: Prescale
+    method: Method
+    accuracy: Accuracy
+    alignment: float
+    floor: float
+    epsilon: float
+    seconds: float
+    flops: float
+    frontier: tuple[Row, ...]
+    dtype: torch.dtype = torch.float32
+
+    def orthogonalizer(self) -> NewtonSchulz:
+        """Return the choice as a value for ``Muon(params, orthogonalizer=…)``."""
+        return NewtonSchulz(
+            self.schedule,
+            prescale=self.prescale,
+            compute_dtype=self.dtype,
+            method=self.method,
+            accuracy=self.accuracy,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan in values that JSON holds."""
+        row = asdict(_row_of(self))
+        return {
+            "shape": list(self.shape),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "status": self.status,
+            "reason": self.reason,
+            **row,
+            "coefficients": [list(p.coefficients) for p in self.schedule],
+            "frontier": [asdict(entry) for entry in self.frontier],
+        }
+
+    def __str__(self) -> str:
+        m, n = self.shape
+        lines = [f"{m}x{n}, {self.status}: {self.reason}", "", *_text([_row_of(self)])]
+        return "\n".join([*lines, "", "Frontier (seconds against typical alignment):", *_text(self.frontier)])
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """A plan for each shape among the matrices that Muon gets of a network, with how many there are of it."""
+
+    plans: tuple[tuple[Plan, int], ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one step's orthogonalizations, one matrix after the other."""
+        return math.fsum(count * plan.seconds for plan, count in self.plans)
+
+    @property
+    def status(self) -> Literal["met", "not_met"]:
+        """Whether every shape meets the target."""
+        return "met" if all(plan.status == "met" for plan, _ in self.plans) else "not_met"
+
+    def apply(self, optimizer: Optimizer) -> None:
+        """Give each group of a Muon (or MuonWithAux) the orthogonalizer planned for its shape.
+
+        Groups of one shape each come from ``split_params(model, by="shape")``.
+        """
+        planned = {plan.shape: plan.orthogonalizer() for plan, _ in self.plans}
+        muon, chosen = muon_of(optimizer), []
+        for g, group in enumerate(muon.param_groups):
+            parts = [part for p in group["params"] for part in places("", p.shape, group)]
+            shapes = {shape for _, shape in parts}
+            if len(shapes) != 1 or not shapes <= set(planned):
+                raise ValueError(
+                    f"a plan is for one shape of the network it was made for, got group {g} with {sorted(shapes)}: "
+                    f"make the groups by split_params(model, by='shape')"
+                )
+            chosen.append(planned[shapes.pop()])
+        for group, how in zip(muon.param_groups, chosen, strict=True):
+            group["orthogonalizer"] = how.plain()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plans in values that JSON holds."""
+        plans = [{"count": count, **plan.to_dict()} for plan, count in self.plans]
+        return {"status": self.status, "seconds": self.seconds, "plans": plans}
+
+    def __str__(self) -> str:
+        header = [f"{sum(count for _, count in self.plans)} matrices, {self.seconds:.4g} s a step, {self.status}", ""]
+        marks = [f"{count} of {plan.shape[0]}x{plan.shape[1]}" for plan, count in self.plans]
+        return "\n".join([*header, *_text([_row_of(plan) for plan, _ in self.plans], marks)])
+
+
+def _row_of(plan: Plan) -> Row:
+    names = ("prescale", "method", "accuracy", "alignment", "floor", "epsilon", "seconds", "flops")
+    return Row(str(plan.schedule), plan.schedule.steps, **{name: getattr(plan, name) for name in names})
+
+
+def _text(rows: Sequence[Row], marks: Sequence[str] = ()) -> list[str]:
+    """Align rows in columns."""
+    header = ["schedule", "prescale", "method", "accuracy", "alignment", "floor", "epsilon", "ms", "Gflop"]
+    cells = [header]
+    for r in rows:
+        numbers = (f"{r.alignment:.4f}", f"{r.floor:.4f}", f"{r.epsilon:.2g}", f"{r.seconds * 1e3:.4g}")
+        cells.append([r.schedule, r.prescale, r.method, r.accuracy, *numbers, f"{r.flops / 1e9:.3g}"])
+    if marks:
+        cells = [[mark, *line] for mark, line in zip(("matrices", *marks), cells, strict=True)]
+    return aligned(cells)
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of :func:`plan` besides shape and model."""
+
+    target_alignment: float | None
+    target_epsilon: float | None
+    basis: Basis
+    ell: float | None
+    spectrum: object
+    accuracy: Accuracy | None
+    dtype: torch.dtype
+    device: torch.device | str
+    calibration: Calibration | None
+    recalibrate: bool
+
+
+@overload
+def plan(shape: Sequence[int], **options: Unpack[Options]) -> Plan: ...
+@overload
+def plan(shape: nn.Module, **options: Unpack[Options]) -> ModelPlan: ...
+@overload
+def plan(shape: None = None, *, model: nn.Module, **options: Unpack[Options]) -> ModelPlan: ...
+def plan(
+    shape: Sequence[int] | nn.Module | None = None,
+    *,
+    model: nn.Module | None = None,
+    target_alignment: float | None = None,
+    target_epsilon: float | None = None,
+    basis: Basis = "typical",
+    ell: float | None = None,
+    spectrum: object = None,
+    accuracy: Accuracy | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    calibration: Calibration | None = None,
+    recalibrate: bool = False,
+) -> Plan | ModelPlan:
+    r"""Find the cheapest schedule, prescale and method that reach an alignment or a polar error.
+
+    Seconds come from a short calibration of this machine at this shape, kept in a file (see :func:`calibrate`). A plan
+    is made once, by hand, and then fixed in the training program: nothing in this library chooses by a timing while it
+    runs, since ranks and resumed runs would part ways. Given the calibration, the answer is always the same.
+
+    Args:
+        shape: rows and columns of the matrix, or a network in the place of ``model``.
+        model: a network: one plan for each shape that ``split_params(model)`` sends to Muon, as its views see it.
+        target_alignment: least alignment ρ/s, in (0, 1); 0.95 where neither target is given.
+        target_epsilon: largest polar error ``max |F - 1|``.
+        basis: ``"typical"``: reached on every spectrum of ``typical_spectra``, or on ``spectrum``; ``"floor"``:
+            guaranteed for every matrix of this shape, or for ``target_epsilon`` on [ell, 1].
+        ell: smallest singular value over the Frobenius norm, ``σ_min/‖M‖_F`` (other prescales divide by less); needed
+            for ``target_epsilon`` with basis ``"floor"``, only.
+        spectrum: your singular values (any scale), or a matrix, in the place of the typical spectra.
+        accuracy: ``"full"`` or ``"half"`` only; None tries both.
+        dtype: what the products are computed in.
+        device: where.
+        calibration: measured seconds to use as they are.
+        recalibrate: measure again.
+
+    Returns:
+        A :class:`Plan`; for a network a :class:`ModelPlan`. With ``status="not_met"`` it holds the best that was found.
+    """
+    if isinstance(shape, nn.Module):
+        if model is not None:
+            raise ValueError("plan takes one of shape and model, got a network for both: pass one network")
+        shape, model = None, shape
+    if (shape is None) == (model is None):
+        given = "neither" if shape is None else "both"
+        raise ValueError(f"plan takes exactly one of shape and model, got {given}: pass shape=(m, n), or a network")
+    target = checked_target(target_alignment, target_epsilon, basis, ell)
+    if accuracy is not None:
+        _checks.one_of("accuracy", accuracy, ACCURACIES)
+    if dtype not in FLOATING:
+        raise TypeError(f"dtype must be float16, bfloat16, float32 or float64, got {dtype!r}: float32 is the usual one")
+    if model is not None:
+        for name, value in (("spectrum", spectrum), ("calibration", calibration)):
+            if value is not None:
+                raise ValueError(f"{name} is of one shape, got it with a network: plan each shape by itself")
+        found = _matrix_shapes(model)
+        options: dict[str, Any] = {"accuracy": accuracy, "dtype": dtype}
+        timed = {each: calibrate(each, dtype=dtype, device=device, recalibrate=recalibrate) for each in found}
+        return ModelPlan(tuple((_plan(timed[s], target, None, **options), count) for s, count in found.items()))
+    size = checked_shape(shape)
+    if calibration is None:
+        sigma = checked_spectrum(spectrum, size)
+        calibration = calibrate(size, dtype=dtype, device=device, recalibrate=recalibrate)
+    else:
+        if not isinstance(calibration, Calibration):
+            raise TypeError(f"calibration must be a Calibration, got {calibration!r}: leave it out to measure one")
+        if calibration.shape != size:
+            raise ValueError(
+                f"calibration must be of shape {size}, got one of {calibration.shape}: calibrate that shape"
+            )
+        sigma = checked_spectrum(spectrum, size)
+    return _plan(calibration, target, sigma, accuracy=accuracy, dtype=dtype)
+
+
+def _matrix_shapes(model: nn.Module) -> dict[Shape, int]:
+    """Count the matrices of each shape that Muon gets, fused and stacked ones taken apart."""
+    found: Counter[Shape] = Counter()
+    for row in split_params(model).table:
+        if row.matrix_view is not None:
+            for block in block_shapes(row.shape, row.matrix_view):
+                *batch, m, n = matrices_shape(block, row.matrix_view)
+                found[m, n] += math.prod(batch)
+    if not found:
+        raise ValueError("model must have a matrix for Muon, got none: print(split_params(model).table) says why")
+    return dict(sorted(found.items(), key=lambda item: (-item[0][0] * item[0][1], item[0])))
+
+
+def _plan(
+    calibration: Calibration, target: Target, sigma: Array | None, *, accuracy: Accuracy | None, dtype: torch.dtype
+) -> Plan:
+    m, n = calibration.shape
+    spectra = list(typical_spectra(m, n).values()) if sigma is None else [sigma]
+    search = Search(calibration, spectra, target, (accuracy,) if accuracy else ACCURACIES, dtype)
+    choice = search.cheapest()
+    met = choice is not None
+    choice = choice or search.best()
+    row = _row(search, choice)
+    values = {"alignment": row.floor if target.basis == "floor" else row.alignment, "epsilon": row.epsilon}
+    where = f"where σ_min is at least {target.ell:g} ‖M‖_F" if target.ell else f"for every {m}x{n} matrix"
+    where = where if target.basis == "floor" else "on the typical spectra" if sigma is None else "on the spectrum given"
+    asked = f"{target.kind} {'at least' if target.kind == 'alignment' else 'at most'} {target.value:.10g} {where}"
+    reached = f"{values[target.kind]:.10g}"
+    reason = f"{asked}: {'the cheapest candidate has' if met else 'no candidate reaches it, the best has'} {reached}"
+    fields = {name: value for name, value in asdict(row).items() if name not in ("schedule", "steps")}
+    frontier = tuple(_row(search, option) for option in search.frontier(choice))
+    status: Literal["met", "not_met"] = "met" if met else "not_met"
+    return Plan((m, n), status, reason, choice.schedule, **fields, frontier=frontier, dtype=dtype)
+
+
+def _row(search: Search, option: Option) -> Row:
+    return Row(
+        str(option.schedule), option.schedule.steps, option.prescale, option.method, option.accuracy, option.alignment,
+        search.floor(option), search.epsilon(option), option.seconds, search.flops(option),
+    )  # fmt: skip

@@ -1,0 +1,207 @@
+"""Problems whose constants L, L_F, D and σ are known exactly, so that bounds can be compared with what happens.
+
+Every function works on float64 tensors of shape (…, m, n): many seeds run as one parameter (seeds, m, n).
+:func:`muonlab.lab.problems.runs.run` runs them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from muonlab import _checks
+
+NoiseKind = Literal["gaussian", "signs", "two_point"]
+NOISES: tuple[NoiseKind, ...] = ("gaussian", "signs", "two_point")
+
+
+@dataclass(frozen=True)
+class KnownProblem:
+    """A function with infimum 0, its start and its constants (Kim & Oh 2026, Assumptions 1 and 2).
+
+    Args:
+        name: for tables.
+        value: ``f`` on (…, m, n), of shape (…).
+        gradient: ``∇f``, of the shape of its argument.
+        start: ``W_0``, one float64 matrix.
+        L: smoothness constant from the operator to the nuclear norm.
+        L_F: smoothness constant of the Frobenius norm, between L/r and L.
+        sigma: standard deviation of one sample of the gradient, ``E‖ξ‖_F² = σ²`` exactly.
+        noise: how it is distributed, see :func:`draw_noise`.
+    """
+
+    name: str
+    value: Callable[[Tensor], Tensor] = field(repr=False)
+    gradient: Callable[[Tensor], Tensor] = field(repr=False)
+    start: Tensor = field(repr=False)
+    L: float
+    L_F: float
+    sigma: float = 0.0
+    noise: NoiseKind = "gaussian"
+
+    def __post_init__(self) -> None:
+        if self.start.ndim != 2 or self.start.dtype != torch.float64:
+            raise ValueError(
+                f"start must be one float64 matrix, got shape {tuple(self.start.shape)} of {self.start.dtype}: "
+                f"pass W_0 of shape (m, n); run(seeds=…) repeats it"
+            )
+        _checks.non_negative("sigma", self.sigma)
+        _checks.one_of("noise", self.noise, NOISES)
+        if not _checks.positive("L_F", self.L_F) <= _checks.positive("L", self.L) <= self.r * self.L_F * (1 + 1e-9):
+            raise ValueError(f"L_F <= L <= r L_F always holds, got L_F = {self.L_F}, L = {self.L}, r = {self.r}")
+
+    @property
+    def r(self) -> int:
+        """``min(m, n)``."""
+        return min(self.start.shape)
+
+    @property
+    def D(self) -> float:
+        """``f(W_0) - f*``, where ``f* = 0`` for every problem here."""
+        return float(self.value(self.start))
+
+    def with_noise(self, sigma: float, noise: NoiseKind = "gaussian") -> KnownProblem:
+        """Return the same problem with other noise."""
+        return replace(self, sigma=float(sigma), noise=noise)
+
+
+def draw_noise(problem: KnownProblem, generators: Sequence[torch.Generator], B: int) -> Tensor:
+    """Return the mean of B samples of noise for each generator: (seeds, m, n), one sample with ``E‖ξ‖_F² = σ²``.
+
+    ``"gaussian"``: independent normal entries. ``"signs"``: entries ±σ/√(mn), so ``‖ξ‖_F = σ`` always. ``"two_point"``:
+    ±σ/√r times the first r columns of the identity (or rows), of flat spectrum: ``‖ξ‖_* = σ√r``, the largest possible.
+    """
+    m, n = problem.start.shape
+    if problem.sigma == 0.0:
+        return problem.start.new_zeros(len(generators), m, n)
+    each = []
+    for generator in generators:
+        if problem.noise == "gaussian":
+            sample = torch.randn(B, m, n, generator=generator, dtype=torch.float64) / math.sqrt(m * n)
+        elif problem.noise == "signs":
+            bits = torch.randint(0, 2, (B, m, n), generator=generator, dtype=torch.float64)
+            sample = (2 * bits - 1) / math.sqrt(m * n)
+        else:
+            bits = torch.randint(0, 2, (B, 1, 1), generator=generator, dtype=torch.float64)
+            sample = (2 * bits - 1) * torch.eye(m, n, dtype=torch.float64) / math.sqrt(problem.r)
+        each.append(sample.mean(dim=0))
+    return problem.sigma * torch.stack(each)
+
+
+# -------------------------------------------------------------------------------------------------------- functions
+
+
+def wells(start: Tensor, height: float = 1.0) -> KnownProblem:
+    """Return the nonconvex ``h Σ w²/(1+w²)``: second derivatives in [-h/2, 2h], so ``L_F = 2h`` and ``L = 2hr``."""
+    h = _checks.positive("height", height)
+
+    def value(W: Tensor) -> Tensor:
+        return h * (W * W / (1 + W * W)).sum(dim=(-2, -1))
+
+    def gradient(W: Tensor) -> Tensor:
+        return 2 * h * W / (1 + W * W) ** 2
+
+    return KnownProblem("wells", value, gradient, start, L=2 * h * min(start.shape), L_F=2 * h)
+
+
+def quadratic(A: Tensor, centre: Tensor, start: Tensor) -> KnownProblem:
+    """Return ``½‖A(W - W*)‖_F²``: ``‖AᵀAΔ‖_* ≤ tr(AᵀA)‖Δ‖_op``, so ``L = tr(AᵀA)``, and ``L_F = ‖A‖_op²``."""
+    if start.shape[0] > start.shape[1]:
+        raise ValueError(
+            f"tr(AᵀA) is the least L only where W is no taller than wide, got W of shape {tuple(start.shape)}: "
+            f"transpose the problem"
+        )
+    H = A.T @ A
+
+    def value(W: Tensor) -> Tensor:
+        return (A @ (W - centre)).square().sum(dim=(-2, -1)) / 2
+
+    def gradient(W: Tensor) -> Tensor:
+        return H @ (W - centre)
+
+    return KnownProblem(
+        "quadratic", value, gradient, start, L=float(torch.trace(H)), L_F=float(torch.linalg.matrix_norm(A, 2)) ** 2
+    )
+
+
+def huber(start: Tensor, width: float) -> KnownProblem:
+    """Return the entrywise Huber function of slope 1 beyond ``width``: ``L_F = 1/width``, ``L = r/width``."""
+    h = _checks.positive("width", width)
+
+    def value(W: Tensor) -> Tensor:
+        size = W.abs()
+        return torch.where(size < h, W * W / (2 * h), size - h / 2).sum(dim=(-2, -1))
+
+    return KnownProblem("huber", value, lambda W: (W / h).clamp(-1, 1), start, L=min(start.shape) / h, L_F=1 / h)
+
+
+# ------------------------------------------------------------------------------------- random ones, and scaled ones
+
+
+def _normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _orthogonal(seed: int, r: int) -> Tensor:
+    Q, R = torch.linalg.qr(_normal(seed, r, r))
+    signed: Tensor = Q * R.diagonal().sign()
+    return signed
+
+
+def random_wells(shape: tuple[int, int] = (4, 6), seed: int = 0) -> KnownProblem:
+    """Return :func:`wells` from a Gaussian start."""
+    return wells(_normal(seed, *shape))
+
+
+def random_quadratic(shape: tuple[int, int] = (4, 6), seed: int = 0) -> KnownProblem:
+    """Return :func:`quadratic` with Gaussian ``A``, centre and start."""
+    m, n = shape
+    return quadratic(_normal(seed, m + 1, m) / 2, _normal(seed + 1, m, n), _normal(seed + 2, m, n))
+
+
+def bowl(r: int, L: float = 4.0, D: float = 1.0, seed: int = 0) -> KnownProblem:
+    """Return ``(L/2r)‖W‖_F²`` on r×r, the same L and D at every r; the start is orthogonal times ``√(2D/L)``.
+
+    There ``‖∇f‖_* = √(2LD)``, the largest value that D allows, and ``L_F = L/r``, the smallest.
+    """
+    return _spectral("bowl", torch.ones(r, dtype=torch.float64), L, D, seed)
+
+
+def decaying(r: int, L: float = 4.0, D: float = 1.0, seed: int = 0) -> KnownProblem:
+    """Return ``½⟨W, HW⟩`` on r×r, H with eigenvalues ∝ 1/k and trace L: the same L and D at every r."""
+    return _spectral("decaying", 1 / torch.arange(1, r + 1, dtype=torch.float64), L, D, seed)
+
+
+def ravine(r: int, L: float = 4.0, D: float = 1.0, seed: int = 0) -> KnownProblem:
+    """Return ``(L/2)`` times the squared first row of W on r×r: one direction curves, so ``L_F = L``, the largest."""
+    return _spectral("ravine", torch.eye(r, dtype=torch.float64)[0], L, D, seed)
+
+
+def _spectral(name: str, eigenvalues: Tensor, L: float, D: float, seed: int) -> KnownProblem:
+    """Return ``½⟨W, HW⟩`` with ``tr H = L``, started at ``xQ`` with Q orthogonal, where ``D = x²L/2`` for every H."""
+    L, D, r = _checks.positive("L", L), _checks.positive("D", D), len(eigenvalues)
+    A = (eigenvalues * L / eigenvalues.sum()).sqrt().diag()
+    start = math.sqrt(2 * D / L) * _orthogonal(seed, r)
+    return replace(quadratic(A, torch.zeros_like(start), start), name=name)
+
+
+def scaled_wells(r: int, L: float = 4.0, D: float = 1.0) -> KnownProblem:
+    """Return :func:`wells` on r×r with the same L and D at every r: height ``L/(2r)``, started at a multiple of I."""
+    L, D = _checks.positive("L", L), _checks.positive("D", D)
+    if 2 * D >= L:
+        raise ValueError(f"the wells of one diagonal hold less than L/2, got D = {D} with L = {L}: take D < L/2")
+    depth = 2 * D / L
+    start = math.sqrt(depth / (1 - depth)) * torch.eye(r, dtype=torch.float64)
+    return replace(wells(start, L / (2 * r)), name="scaled_wells")
+
+
+FAMILIES: Mapping[str, Callable[..., KnownProblem]] = MappingProxyType(
+    {"scaled_wells": scaled_wells, "bowl": bowl, "decaying": decaying, "ravine": ravine}
+)
+"""Problems of any rank r with the same L and D at every r, by name; ``L_F`` falls from L (ravine) to L/r (bowl)."""

@@ -1,0 +1,1 @@
+"""Training one cell: the loop, its optimizer and evaluation, and its checkpoints."""

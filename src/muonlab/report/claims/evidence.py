@@ -1,0 +1,137 @@
+"""What a claim is judged by: the finished runs of a study, place by place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from muonlab.lab.runner.results import CellResult, Results
+from muonlab.lab.runner.timing import Timing, timing_of
+from muonlab.report.curves import Rows, spread, time_to, trace
+from muonlab.report.units import symbol
+
+UNTIMED = Timing(None, "No times were measured.")
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The outcome of a rule: whether the claim held, our number in words, and what decided."""
+
+    held: bool
+    ours: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The finished cells of a study by label, none where it was not run; a rule asks it for numbers.
+
+    Args:
+        results: of the study; None if it was not run.
+        done: the finished cells.
+        timing: which clock times are read from.
+        timed: the finished cells whose times can be compared, with ``seconds`` of that clock.
+    """
+
+    results: Results | None
+    done: Mapping[str, Sequence[CellResult]]
+    timing: Timing = UNTIMED
+    timed: Mapping[str, Sequence[CellResult]] = field(default_factory=dict)
+
+    @property
+    def second(self) -> str:
+        """The symbol of the unit of time: ``"s"`` or ``"CPU s"``."""
+        return symbol(self.timing.clock)
+
+    def cells(self, label: str) -> Sequence[CellResult]:
+        """Return the runs at a place."""
+        if label not in self.done:
+            raise MissingError(f"{label} was not run")
+        return self.done[label]
+
+    def timed_cells(self, label: str) -> Sequence[CellResult]:
+        """Return the runs at a place whose times can be compared."""
+        self.cells(label)
+        if self.timing.clock is None:
+            raise MissingError(self.timing.words)
+        if label not in self.timed:
+            raise MissingError(f"{label} has no run that was timed on {self.timing.hardware}")
+        return self.timed[label]
+
+    def timed_runs(self, label: str) -> list[Rows]:
+        """Return the rows of each run at a place whose times can be compared."""
+        return [cell.metrics for cell in self.timed_cells(label)]
+
+    def runs(self, label: str) -> list[Rows]:
+        """Return the rows of each run at a place."""
+        return [cell.metrics for cell in self.cells(label)]
+
+    def last(self, label: str, metric: str) -> float:
+        """Return a metric at the end of training, mean over runs."""
+        return _mean(label, metric, [trace([cell.last], metric, "epoch")[1].tolist() for cell in self.cells(label)])
+
+    def to_reach(self, labels: Sequence[str], metric: str) -> tuple[float, dict[str, float]]:
+        """Return the lowest loss that every timed run of these places reaches, and each place's mean time to it."""
+        if not labels:
+            raise MissingError("no run is finished")
+        lowest = [_values(label, metric, rows).min() for label in labels for rows in self.timed_runs(label)]
+        target = float(max(lowest))
+        return target, {
+            label: _mean(label, metric, [[time_to(rows, metric, target)] for rows in self.timed_runs(label)])
+            for label in labels
+        }
+
+    def seconds_per_update(self, label: str) -> float:
+        """Return the time of training per update, mean over the timed runs."""
+        return _mean(label, "seconds", [[cell.seconds_per_update] for cell in self.timed_cells(label)])
+
+    def timed_summaries(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the final numbers of the timed cells of every place, with its label."""
+        return [(label, cell.summary) for label in self.done for cell in self.timed_cells(label)]
+
+    def rows(self, event: str) -> list[tuple[CellResult, Mapping[str, Any]]]:
+        """Return the rows of one kind of every finished cell."""
+        return [
+            (cell, row)
+            for cells in self.done.values()
+            for cell in cells
+            for row in cell.metrics
+            if row["event"] == event
+        ]
+
+    def certificates(self) -> list[tuple[CellResult, Mapping[str, Any]]]:
+        """Return the recorder's rows, one for each matrix and recorded step."""
+        return [
+            (cell, row)
+            for cells in self.done.values()
+            for cell in cells
+            for row in cell.certificates()
+            if row["event"] == "matrix"
+        ]
+
+
+class MissingError(ValueError):
+    """What a rule needs is not among the results."""
+
+
+def evidence_of(results: Results) -> Evidence:
+    """Return what of a study is finished, and what of it is timed."""
+    timing = timing_of(results)
+    timed = {label: [cell for cell in cells if cell.status == "done"] for label, cells in timing.places().items()}
+    found = {label: cells for label, cells in timed.items() if cells}
+    return Evidence(results, results.places(status="done"), timing, found)
+
+
+def _values(label: str, metric: str, rows: Rows) -> Any:
+    values = trace(rows, metric, "seconds")[1]
+    if not len(values):
+        raise MissingError(f"{label} has no {metric.replace('_', ' ')}")
+    return values
+
+
+def _mean(label: str, metric: str, values: Sequence[Sequence[float | None]]) -> float:
+    sound = [value for run in values for value in run if value is not None]
+    if not sound or len(sound) < len(values):
+        raise MissingError(f"{label} has a run without {metric.replace('_', ' ')}")
+    return spread(sound).mean

@@ -1,0 +1,168 @@
+"""Rules that decide what the proofs say: residuals and factors, bounds on known problems, costs, polynomials."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from muonlab.report.claims.evidence import Decided, Evidence, MissingError
+from muonlab.report.claims.rules import TOLERANCE, Rule
+
+ROUNDING = 1e-6
+"""Relative, of the float32 singular values that certificates start from."""
+
+
+def residual_stays_below() -> Rule:
+    """In every recorded step ``δ_q ≤ δ_0^{(κ+1)^q}``."""
+
+    def margin(spec: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
+        delta_0, delta = row.get("delta_0"), row.get("delta")
+        if delta_0 is None or delta is None:
+            return None
+        if delta > 1 + ROUNDING:  # beyond every bound, for δ_0 ≤ 1
+            return math.inf
+        return _least_eigenvalue(delta_0, spec["kappa"], row["q"]) / max(1 - float(delta), math.ulp(0.0))
+
+    return _every_recorded(margin, "λ_q of the bound over that measured")
+
+
+def factor_stays_below() -> Rule:
+    """In every recorded step ``χ_q ≤ (1 - δ_0^{(κ+1)^q})^{-1/2}``."""
+
+    def margin(spec: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
+        delta_0, chi = row.get("delta_0"), row.get("chi")
+        if delta_0 is None or chi is None:
+            return None
+        bound = _least_eigenvalue(delta_0, spec["kappa"], row["q"]) ** -0.5 if delta_0 < 1 else math.inf
+        return float(chi) / bound
+
+    return _every_recorded(margin, "χ_q over its bound")
+
+
+def alignment_stays_above_floor() -> Rule:
+    """In every recorded step the alignment is at least the floor that its rank guarantees."""
+
+    def margin(_: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
+        alignment, floor = row.get("alignment"), row.get("alignment_floor")
+        if row.get("status") == "violated":
+            return math.inf
+        if alignment is None or floor is None or row.get("status") == "not_applicable":  # of a zero matrix, say
+            return None
+        return float(floor) / alignment if alignment > 0 else math.inf
+
+    return _every_recorded(margin, "floor over alignment")
+
+
+def _least_eigenvalue(delta_0: float, kappa: int, q: int) -> float:
+    """Return ``1 - δ_0^{(κ+1)^q}``, digits kept where it is small."""
+    power = math.exp(min(q * math.log(kappa + 1), 700.0))  # beyond, nothing is left of any residual
+    return -math.expm1(power * math.log(delta_0)) if delta_0 > 0 else 1.0
+
+
+def _every_recorded(margin: Callable[[Mapping[str, Any], Mapping[str, Any]], float | None], what: str) -> Rule:
+    """Return the rule that a ratio is at most 1, but for rounding, in each recorded row that has it."""
+
+    def decide(given: Evidence) -> Decided:
+        covered = {"optimizer": "muon", "polynomial": "taylor"}
+        found = [
+            margin(cell.spec, row)
+            for cell, row in given.certificates()
+            if all(cell.spec.get(name) == value for name, value in covered.items())
+        ]
+        ratios = [ratio for ratio in found if ratio is not None]
+        if not ratios:
+            raise MissingError("no step was recorded")
+        broken = sum(not ratio <= 1 + ROUNDING for ratio in ratios)
+        ours = f"{len(ratios) - broken:,} of {len(ratios):,} recorded matrices"
+        return Decided(not broken, ours, f"{what}: at most {max(ratios):.6g}, median {statistics.median(ratios):.3g}")
+
+    return decide
+
+
+def inequalities_hold(names: Sequence[str], methods: Callable[[str], bool], *, kind: str) -> Rule:
+    """Each of these inequalities holds on every run and problem."""
+
+    def decide(given: Evidence) -> Decided:
+        rows = [
+            (cell, row)
+            for cell, row in given.rows("inequality")
+            if (not names or row["name"] in names) and methods(str(cell.spec["method"])) and row["kind"] == kind
+        ]
+        if not rows:
+            raise MissingError("no such inequality was checked")
+        broken = [f"{row['name']} on {cell.label}" for cell, row in rows if not row["held"]]
+        slack = min((row["slack"] for _, row in rows if row["slack"] is not None), default=math.nan)
+        why = (
+            f"violated: {', '.join(broken[:3])}"
+            if broken
+            else f"least relative slack {slack:.2g}, rounding allowed for"
+        )
+        return Decided(not broken, f"{len(rows) - len(broken):,} of {len(rows):,} inequalities", why)
+
+    return decide
+
+
+def lemma_predicts() -> Rule:
+    """At every shape the measured ratio of times is within 5 % of the predicted one."""
+
+    def decide(given: Evidence) -> Decided:
+        ratios = sorted((float(summary["measured_over_predicted"]), label) for label, summary in _costs(given))
+        (least, narrow), (most, wide) = ratios[0], ratios[-1]
+        ours = f"measured over predicted: {least:.2f} ({narrow}) to {most:.2f} ({wide})"
+        outside = {label for ratio, label in ratios if not abs(ratio - 1) <= TOLERANCE}
+        shapes = {label for _, label in ratios}
+        return Decided(not outside, ours, f"{len(shapes - outside)} of {len(shapes)} shapes within 5 %")
+
+    return decide
+
+
+def products_are_faster() -> Rule:
+    """Products run at a higher measured throughput than SVDs; on a GPU the median ratio is between 4 and 10."""
+
+    def decide(given: Evidence) -> Decided:
+        found = [s["gemm_flops_per_second"] / s["svd_flops_per_second"] for _, s in _costs(given)]
+        median = statistics.median(found)
+        on_gpu = any(
+            str(cell.spec.get("device", "")).startswith("cuda") for cells in given.done.values() for cell in cells
+        )
+        held = min(found) > 1 and (4 <= median <= 10 or not on_gpu)
+        where = "on a GPU" if on_gpu else "on a CPU, where the range of 4 to 10 is not claimed"
+        return Decided(held, f"median ratio {median:.3g}, at least {min(found):.3g}", where)
+
+    return decide
+
+
+def steps_beat_svd() -> Rule:
+    """At every shape the steps, in the paper's form and in ours, take less time than the SVD."""
+
+    def decide(given: Evidence) -> Decided:
+        found = [(min(s["measured_ratio"], s["ratio_to_ours"]), label) for label, s in _costs(given)]
+        worst, where = min(found)
+        slower = dict.fromkeys(label for ratio, label in found if not ratio > 1)
+        why = f"not at {', '.join(slower)}" if slower else f"at all {len({label for _, label in found})} shapes"
+        return Decided(not slower, f"SVD over steps at least {worst:.2f} ({where})", why)
+
+    return decide
+
+
+def _costs(given: Evidence) -> list[tuple[str, Mapping[str, Any]]]:
+    found = [(label, summary) for label, summary in given.timed_summaries() if "measured_ratio" in summary]
+    if not found:
+        raise MissingError("no shape was timed")
+    return found
+
+
+def adhoc_is_not_monotone() -> Rule:
+    """``τ = λ p(λ)²`` of the ad-hoc polynomial falls somewhere on [0, 1], decided in exact arithmetic."""
+
+    def decide(_: Evidence) -> Decided:
+        from muonlab.polynomials import analyse, preset
+
+        found = analyse(preset("jordan").polynomial)
+        return Decided(
+            not found.tau_increasing, f"τ'(1) = {found.dtau_at_one:.6f}", "by the sign of τ' in exact fractions"
+        )
+
+    return decide

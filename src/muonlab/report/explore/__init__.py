@@ -1,0 +1,1 @@
+"""The explorer of the theory: an interactive page, and its data."""
