@@ -30,10 +30,10 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from muonlab import Muon, split_params
 from muonlab.lab.models.gpt import GPT
-from muonlab.optim.layout.blocks import Block, cut
-from muonlab.optim.layout.exchange import Item, elements_sent
-from muonlab.optim.layout.grid import Grid
-from muonlab.optim.layout.plan import assign, balance, cost
+from muonlab.optim.distributed.exchange import OwnedBlock, elements_sent
+from muonlab.optim.distributed.grid import RankGrid
+from muonlab.optim.distributed.plan import assign_owners, block_cost
+from muonlab.optim.views import MatrixBlock, matrix_blocks
 from muonlab.orthogonalize.hardware import diagnose
 
 HOST = "127.0.0.1"
@@ -146,20 +146,28 @@ def formula(side: str, optimizer: Muon, ranks: int) -> int:
     """Return the elements that all ranks together send: (mn - c) + (R·mn - c) for each matrix, c what its owner has."""
     if side not in GRIDS:
         return 0
-    grid = Grid.of(*GRIDS[side](ranks))
+    grid = RankGrid.simulated(*GRIDS[side](ranks))
     blocks, costs = priced(optimizer, grid.shards)
-    owners = assign(costs, ranks)
-    return sum(elements_sent(Item(block, owner), grid) for block, owner in zip(blocks, owners, strict=True))
+    owners = assign_owners(costs, ranks)
+    return sum(elements_sent(OwnedBlock(block, owner), grid) for block, owner in zip(blocks, owners, strict=True))
 
 
-def priced(optimizer: Muon, shards: int = 1) -> tuple[list[Block], list[float]]:
+def balance(costs: Sequence[float], owners: Sequence[int], ranks: int) -> float:
+    """Return the largest load divided by the mean load; 1 is perfect."""
+    loads = [0.0] * ranks
+    for cost, owner in zip(costs, owners, strict=True):
+        loads[owner] += cost
+    return max(loads) * ranks / sum(loads) if sum(loads) else 1.0
+
+
+def priced(optimizer: Muon, shards: int = 1) -> tuple[list[MatrixBlock], list[float]]:
     """Return every matrix of an optimizer as a block that so many shards hold, and its cost."""
     blocks, costs = [], []
     for group in optimizer.param_groups:
         for p in group["params"]:
-            for block in cut(p.shape, group["matrix_view"], shards=shards):
+            for block in matrix_blocks(p.shape, group["matrix_view"], shards=shards):
                 blocks.append(block)
-                costs.append(cost(group["orthogonalizer"], block.matrices, p.dtype, torch.device("cpu")))
+                costs.append(block_cost(group["orthogonalizer"], block.matrices, p.dtype, torch.device("cpu")))
     return blocks, costs
 
 
@@ -205,7 +213,7 @@ def planned() -> dict[str, Any]:
     return {
         "network": "gpt-124m",
         "matrices": len(costs),
-        "most_over_mean": {str(n): round(balance(costs, assign(costs, n), n), 4) for n in PLANNED_FOR},
+        "most_over_mean": {str(n): round(balance(costs, assign_owners(costs, n), n), 4) for n in PLANNED_FOR},
         # no plan does better than the largest matrix alone on its rank
         "at_least": {str(n): round(max(1.0, max(costs) * n / sum(costs)), 4) for n in PLANNED_FOR},
     }

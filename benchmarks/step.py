@@ -50,7 +50,7 @@ def weights(shapes: Shapes, flat: bool = False) -> list[Tensor]:
 
 
 def ours(params: list[Tensor], p: Polynomial, accuracy: Accuracy = "full") -> Muon:
-    return Muon(params, LR, MOMENTUM, orthogonalizer=NewtonSchulz(p, steps=STEPS, accuracy=accuracy))
+    return Muon(params, LR, momentum=MOMENTUM, orthogonalizer=NewtonSchulz(p, steps=STEPS, accuracy=accuracy))
 
 
 def float32_zeropower(grad: Tensor, coefficients: tuple[float, ...], steps: int, eps: float) -> Tensor:

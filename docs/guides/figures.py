@@ -18,10 +18,10 @@ from torch import nn
 
 from muonlab import Muon, MuonWithAux, NewtonSchulz, split_params
 from muonlab.diagnostics import Recorder, Spectrum, respond, spectrum
-from muonlab.optim.layout.blocks import cut
-from muonlab.optim.layout.exchange import Item, Leg, Route, elements_sent, from_owners, to_owners
-from muonlab.optim.layout.grid import Grid
-from muonlab.optim.layout.plan import assign
+from muonlab.optim.distributed.exchange import OwnedBlock, Route, Transfer, elements_sent, from_owners, to_owners
+from muonlab.optim.distributed.grid import RankGrid
+from muonlab.optim.distributed.plan import assign_owners
+from muonlab.optim.views import matrix_blocks
 from muonlab.polynomials import Schedule, preset, taylor
 from muonlab.theory import alignment_floor
 
@@ -151,11 +151,13 @@ def distributed(folder: Path) -> None:
     """Draw where three matrices lie on three ranks, who owns each, and every message of a step."""
     figure, axes = plt.subplots(2, 1, figsize=(10, 8.6))
     for axis, (name, grid) in zip(
-        axes, {"shards (FSDP2)": Grid.of(1, RANKS), "copies (DDP)": Grid.of(RANKS, 1)}.items(), strict=True
+        axes,
+        {"shards (FSDP2)": RankGrid.simulated(1, RANKS), "copies (DDP)": RankGrid.simulated(RANKS, 1)}.items(),
+        strict=True,
     ):
-        blocks = [cut(shape, "flatten", 0, grid.shards)[0] for shape in MATRICES.values()]
-        owners = assign([m * m * n for m, n in (sorted(shape) for shape in MATRICES.values())], RANKS)
-        items = [Item(block, owner) for block, owner in zip(blocks, owners, strict=True)]
+        blocks = [matrix_blocks(shape, "flatten", 0, grid.shards)[0] for shape in MATRICES.values()]
+        owners = assign_owners([m * m * n for m, n in (sorted(shape) for shape in MATRICES.values())], RANKS)
+        items = [OwnedBlock(block, owner) for block, owner in zip(blocks, owners, strict=True)]
         for rank in range(RANKS):
             axis.axhspan(-LANE * rank - 7.6, -LANE * rank + 0.6, color="0.95", zorder=0)
             axis.text(-1.2, -LANE * rank - 3.5, f"rank {rank}", ha="right", va="center", fontweight="bold")
@@ -203,24 +205,32 @@ def draw_piece(
     axis.text(x + columns / 2, y - rows / 2, letter, ha="center", va="center", fontsize=9 if rows > 1 else 7)
 
 
-def draw_messages(axis: plt.Axes, items: list[Item], grid: Grid, route: Route) -> int:
+def draw_messages(axis: plt.Axes, items: list[OwnedBlock], grid: RankGrid, route: Route) -> int:
     """Draw an arrow for every message of an exchange; return the elements that are sent."""
     sent = 0
     for me in range(RANKS):
-        for leg in route(items, Grid(grid.replica, grid.shard, me)).out:
-            sent += leg.elements
-            (x0, y0), (x1, y1) = ends(leg, me, items, route)
-            style = {"arrowstyle": "-|>", "color": COLOURS[leg.item], "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
+        for transfer in route(items, RankGrid(grid.replica, grid.shard, me)).send:
+            sent += transfer.elements
+            (x0, y0), (x1, y1) = ends(transfer, me, items, route)
+            style = {
+                "arrowstyle": "-|>",
+                "color": COLOURS[transfer.block_index],
+                "linewidth": 1.2,
+                "shrinkA": 0,
+                "shrinkB": 0,
+            }
             axis.annotate("", (x1, y1), (x0, y0), arrowprops=style)
     return sent
 
 
-def ends(leg: Leg, me: int, items: list[Item], route: Route) -> tuple[tuple[float, float], tuple[float, float]]:
+def ends(
+    transfer: Transfer, me: int, items: list[OwnedBlock], route: Route
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return where the arrow of a message begins and ends: between a rank's pieces and the owner's matrix."""
-    rows, columns = MATRICES["ABC"[leg.item]]
-    owner, other = items[leg.item].owner, leg.rank if route is from_owners else me
+    rows, columns = MATRICES["ABC"[transfer.block_index]]
+    owner, other = items[transfer.block_index].owner, transfer.rank if route is from_owners else me
     height = -LANE * owner - rows * (1 + other) / (RANKS + 1)
-    beside = -LANE * other - 1.0 - 1.6 * leg.item
+    beside = -LANE * other - 1.0 - 1.6 * transfer.block_index
     if route is to_owners:
         return (place(3, HELD) - 0.6, beside), (OWNED - 0.4, height)
     return (OWNED + columns + 4.6, height), (RESULT - 0.6, beside)

@@ -68,7 +68,7 @@ def test_a_placement_that_is_not_served_is_refused_by_name_with_its_way_out(rank
         assert kind == "TypeError"
         assert "odd.weight" in said
         assert "\n" not in said
-        assert "full_tensor=True" in said or "artial" in found["placements"]
+        assert "redistribute it" in said or "artial" in found["placements"]
 
 
 def test_a_wire_of_float16_is_refused_by_name(ranks):

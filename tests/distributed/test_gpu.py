@@ -48,7 +48,7 @@ def drawn(seed: int, device: torch.device) -> list[Tensor]:
 def injected(device: torch.device, **options: Any) -> list[Tensor]:
     """Return weights after some steps on gradients that are the same everywhere."""
     params = [nn.Parameter(W) for W in drawn(100, device)]
-    muon = Muon.paper(params, LR, 0.9, q=5, **options)
+    muon = Muon.paper(params, LR, momentum=0.9, q=5, **options)
     for step in range(STEPS):
         for p, G in zip(params, drawn(step, device), strict=True):
             p.grad = G
@@ -73,7 +73,7 @@ def network(device: torch.device) -> nn.Module:
 def trained(net: nn.Module, device: torch.device, **options: Any) -> tuple[list[Tensor], list[dict[str, Any]]]:
     """Return the whole weights of a network after some steps on the same batch on every rank, and all rows."""
     split = split_params(net)
-    muon = Muon.paper(split.matrices, LR, 0.9, q=5, **options)
+    muon = Muon.paper(split.matrices, LR, momentum=0.9, q=5, **options)
     optimizer = MuonWithAux(muon, SGDM(split.rest, LR, 0.9))
     generator = torch.Generator().manual_seed(7)
     inputs, targets = torch.randn(32, 24, generator=generator), torch.randint(5, (32,), generator=generator)

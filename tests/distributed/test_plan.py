@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muonlab.optim.layout.plan import assign, balance
+from muonlab.optim.distributed.plan import assign_owners
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,9 +28,10 @@ def test_no_rank_has_a_tenth_more_than_the_mean_of_the_work_on_gpt_124m(program)
     assert found["most_over_mean"]["64"] == found["at_least"]["64"]  # 72 matrices on 64 ranks: no plan does better
 
 
-def test_the_measure_of_balance_notices_a_bad_plan():
+def test_the_measure_of_balance_notices_a_bad_plan(program):
+    balance = program.balance
     costs = [3.0, 3.0, 2.0, 2.0, 2.0]
-    assert balance(costs, assign(costs, 2), 2) <= 7 / 6
+    assert balance(costs, assign_owners(costs, 2), 2) <= 7 / 6
     assert balance(costs, (0, 0, 0, 1, 1), 2) == pytest.approx(8 / 6)
     assert balance(costs, (0,) * 5, 2) == 2
 

@@ -26,7 +26,7 @@ from muonlab.lab.training.clipping import clip
 from muonlab.lab.training.loop import Training, train
 from muonlab.lab.training.setup import check
 from muonlab.optim import split_params
-from muonlab.optim.layout import whole
+from muonlab.optim.distributed.tensors import whole
 from tests.lab.tiny import SPEC, Bench, study
 
 ROOT = Path(__file__).parents[2]

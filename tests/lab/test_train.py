@@ -51,7 +51,7 @@ def test_the_loop_is_the_plain_loop(tmp_path):
     head = [p for group in split.rest if group["role"] == "head" for _, p in group["params"]]
     vectors = [p for group in split.rest if group["role"] != "head" for _, p in group["params"]]
     matrices = [p for group in split.matrices for _, p in group["params"]]
-    muon = Muon.paper(matrices, 0.05, 0.7, q=3, variant="experiments")
+    muon = Muon.paper(matrices, 0.05, momentum=0.7, q=3, variant="experiments")
     rest = [{"params": head, "lr": 0.01}, {"params": vectors, "lr": 0.02}]
     aux = torch.optim.SGD(rest, lr=1.0, momentum=0.8, nesterov=True)
     for t in range(9):
@@ -269,7 +269,7 @@ def test_the_polynomial_is_the_one_that_is_asked_for():
     def group(**settings):
         return optimizer_of(changed(**settings), model).muon.param_groups[0]
 
-    direct = Muon.paper([torch.zeros(2, 2)], 0.05, 0.7, q=2, kappa=4, variant="experiments").param_groups[0]
+    direct = Muon.paper([torch.zeros(2, 2)], 0.05, momentum=0.7, q=2, kappa=4, variant="experiments").param_groups[0]
     assert group(q=2, kappa=4)["orthogonalizer"] == direct["orthogonalizer"]
     assert group(q=2, kappa=4)["renormalize"] == "before"
     jordan = Muon([torch.zeros(2, 2)], orthogonalizer=NewtonSchulz("jordan", steps=2)).param_groups[0]

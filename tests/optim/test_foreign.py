@@ -94,7 +94,9 @@ def test_a_torch_muon_goes_on_under_ours(name):
     params = parameters()
     checkpoint = saved(torch_checkpoint(options, params))
     momenta = [checkpoint["state"][i]["momentum_buffer"] for i in range(len(params))]
-    ours = Muon(params, 0.5, 0.1, momentum_form="heavy_ball", scale="none", renormalize="after", weight_decay=0.7)
+    ours = Muon(
+        params, 0.5, momentum=0.1, momentum_form="heavy_ball", scale="none", renormalize="after", weight_decay=0.7
+    )
     ours.load_state_dict(checkpoint)
     for p, m in zip(params, momenta, strict=True):
         assert torch.equal(ours.state[p]["momentum_buffer"], m)
@@ -194,7 +196,7 @@ def test_shapes_that_do_not_fit_are_refused_with_names_and_nothing_is_loaded():
         ([("mlp.up", parameters([(4, 6)])[0]), ("mlp.down", parameters([(4, 6)])[0])], r"mlp.down has shape \(4, 6\)"),
         (parameters([(6, 4), (4, 6)]), r"parameter 0 of its group has shape \(6, 4\), its state \(4, 6\); parameter 1"),
     ):
-        ours = Muon(params, 0.1, 0.9)
+        ours = Muon(params, 0.1, momentum=0.9)
         before = copy.deepcopy(ours.state_dict())
         with pytest.raises(ValueError, match=f"a state must have the shape of its parameter: .*{message}"):
             ours.load_state_dict(checkpoint)
@@ -236,7 +238,9 @@ def test_a_single_device_muon_goes_on_under_ours(options):
     params = parameters(shapes)
     checkpoint = saved(muon_optimizer_checkpoint(params, **options))
     momenta = [checkpoint["state"][i]["momentum_buffer"].flatten(1) for i in range(len(params))]
-    ours = Muon(params, 0.5, 0.1, orthogonalizer=ExactPolar(), nesterov=False, scale="none", renormalize="before")
+    ours = Muon(
+        params, 0.5, momentum=0.1, orthogonalizer=ExactPolar(), nesterov=False, scale="none", renormalize="before"
+    )
     ours.load_state_dict(checkpoint)
     for p, m in zip(params, momenta, strict=True):
         assert torch.equal(ours.state[p]["momentum_buffer"].flatten(1), m)
@@ -302,7 +306,7 @@ def aux_adam_checkpoint(order: str) -> dict:
 def combined() -> tuple[MuonWithAux, list[Parameter], list[Parameter]]:
     """Return ours, with two groups for each part."""
     matrices, vectors = parameters(MATRICES), parameters(VECTORS)
-    muon = Muon([{"params": matrices[:2]}, {"params": matrices[2:]}], 0.7, 0.3, scale="none")
+    muon = Muon([{"params": matrices[:2]}, {"params": matrices[2:]}], 0.7, momentum=0.3, scale="none")
     aux = torch.optim.AdamW([{"params": vectors[:1]}, {"params": vectors[1:]}], lr=0.7)
     return MuonWithAux(muon, aux), matrices, vectors
 

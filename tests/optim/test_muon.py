@@ -99,7 +99,7 @@ def check_momentum(dtype: torch.dtype, form: str, nesterov: bool) -> None:
     """Compare the momenta with ``Σ μ^{T-t} g_t`` in float64, and see that gradients are left alone."""
     mu, steps = 0.75, 3
     params = parameters(dtype=dtype)
-    optimizer = Muon(params, 0.1, mu, momentum_form=form, nesterov=nesterov, weight_decay=0.1)
+    optimizer = Muon(params, 0.1, momentum=mu, momentum_form=form, nesterov=nesterov, weight_decay=0.1)
     grads = gradients(steps, dtype=dtype)
     for now in grads:
         step(optimizer, now)
@@ -131,7 +131,7 @@ def test_the_momentum_check_rejects_an_orthogonalizer_that_writes_into_its_input
 @pytest.mark.parametrize(("form", "nesterov"), FORMS)
 def test_no_weight_momentum_gradient_or_result_shares_memory_with_another(form, nesterov, storages):
     params = parameters()
-    optimizer = Muon(params, 0.1, 0.9, momentum_form=form, nesterov=nesterov)
+    optimizer = Muon(params, 0.1, momentum=0.9, momentum_form=form, nesterov=nesterov)
     step(optimizer, drawn())
     held = [*params, *(p.grad for p in params), *(optimizer.state[p]["momentum_buffer"] for p in params)]
     addresses = [t.untyped_storage().data_ptr() for t in held]
@@ -157,7 +157,7 @@ def test_gradients_times_a_power_of_two_give_the_same_update_bit_by_bit(dtype, p
     results = []
     for k in (0, *powers):
         params = parameters(dtype=dtype)
-        optimizer = Muon(params, 0.1, 0.75, momentum_form=form, nesterov=nesterov)
+        optimizer = Muon(params, 0.1, momentum=0.75, momentum_form=form, nesterov=nesterov)
         for grads in gradients(3, dtype=dtype):
             step(optimizer, [g * 2.0**k for g in grads])
         results.append(copies(params))
@@ -169,7 +169,7 @@ def test_gradients_times_a_power_of_two_give_the_same_update_bit_by_bit(dtype, p
 def test_a_step_leaves_no_trace_in_the_bits_of_steps_of_other_optimizers():
     expected = run(partial(Muon, lr=0.1, momentum=0.9))
     for factor in (2.0**-100, 2.0**100):
-        step(Muon(parameters(), 0.1, 0.9), [g * factor for g in drawn(seed=9)])
+        step(Muon(parameters(), 0.1, momentum=0.9), [g * factor for g in drawn(seed=9)])
         assert same_bits(run(partial(Muon, lr=0.1, momentum=0.9)), expected), factor
 
 
@@ -187,13 +187,16 @@ def test_gradients_times_any_factor_give_the_same_update_up_to_rounding(factor, 
 def test_the_largest_singular_value_of_an_update_is_near_one_at_every_scale():
     for factor in (1e-35, 1e-10, 1.0, 1e20, 1e35):
         params = [Parameter(torch.zeros(6, 10))]
-        step(Muon(params, 1.0, 0.0, nesterov=False), [drawn([(6, 10)])[0] * factor])
+        step(Muon(params, 1.0, momentum=0.0, nesterov=False), [drawn([(6, 10)])[0] * factor])
         assert 0.8 < torch.linalg.matrix_norm(params[0].detach(), 2) < 1.2, factor
 
 
 def test_twice_the_identity_is_orthogonalized():
     params = [Parameter(torch.zeros(8, 8))]
-    step(Muon(params, 1.0, 0.0, nesterov=False, orthogonalizer=NewtonSchulz(taylor(2), steps=6)), [2 * torch.eye(8)])
+    step(
+        Muon(params, 1.0, momentum=0.0, nesterov=False, orthogonalizer=NewtonSchulz(taylor(2), steps=6)),
+        [2 * torch.eye(8)],
+    )
     W = params[0].detach()
     torch.testing.assert_close(W @ W.T, torch.eye(8), rtol=0, atol=1e-3)
 
@@ -201,7 +204,7 @@ def test_twice_the_identity_is_orthogonalized():
 def test_singular_values_of_an_update_are_as_far_from_one_as_the_schedule_says():
     for orthogonalizer, low, high in ((NewtonSchulz("jordan"), 0.1, 0.33), (FULL, 0.05, 0.13), (ExactPolar(), 0, 1e-5)):
         params = [Parameter(torch.zeros(8, 12))]
-        step(Muon(params, 1.0, 0.0, nesterov=False, orthogonalizer=orthogonalizer), drawn([(8, 12)]))
+        step(Muon(params, 1.0, momentum=0.0, nesterov=False, orthogonalizer=orthogonalizer), drawn([(8, 12)]))
         error = (torch.linalg.svdvals(params[0].detach()) - 1).abs().max()
         assert low <= error < high
 
@@ -213,7 +216,7 @@ ORTHOGONALIZERS = [NewtonSchulz(taylor(2), steps=5, prescale=p) for p in PRESCAL
 @pytest.mark.parametrize("renormalize", [None, "before", "after"])
 def test_zero_gradients_give_a_zero_update_and_no_nan(orthogonalizer, renormalize):
     params = [*parameters(), Parameter(torch.zeros(3, 5))]
-    optimizer = Muon(params, 0.1, 0.9, orthogonalizer=orthogonalizer, renormalize=renormalize)
+    optimizer = Muon(params, 0.1, momentum=0.9, orthogonalizer=orthogonalizer, renormalize=renormalize)
     before = copies(params)
     step(optimizer, [torch.zeros_like(p) for p in params])
     assert not any(M.any() for M in buffers(optimizer))
@@ -232,9 +235,9 @@ def test_zero_gradients_give_a_zero_update_and_no_nan(orthogonalizer, renormaliz
 )
 def test_an_empty_parameter_is_left_alone_and_the_others_step_as_without_it(shape, options):
     empty, (other,), (alone,) = Parameter(torch.empty(shape)), parameters([(6, 10)]), parameters([(6, 10)])
-    optimizer = Muon([empty, other], 0.1, 0.9, **options)
+    optimizer = Muon([empty, other], 0.1, momentum=0.9, **options)
     step(optimizer, [torch.empty(shape), *drawn([(6, 10)])])
-    step(Muon([alone], 0.1, 0.9, **options), drawn([(6, 10)]))
+    step(Muon([alone], 0.1, momentum=0.9, **options), drawn([(6, 10)]))
     assert same_bits([other], [alone])
     assert empty.shape == shape
     assert optimizer.orthogonalized == 1
@@ -243,7 +246,10 @@ def test_an_empty_parameter_is_left_alone_and_the_others_step_as_without_it(shap
 @pytest.mark.parametrize("shape", [(1, 9), (9, 1), (1, 1)])
 def test_the_update_of_a_row_or_column_is_its_unit_vector(shape):
     params, (g,) = [Parameter(torch.zeros(shape))], drawn([shape])
-    step(Muon(params, 1.0, 0.0, nesterov=False, scale="none", orthogonalizer=NewtonSchulz(taylor(2), steps=5)), [g])
+    step(
+        Muon(params, 1.0, momentum=0.0, nesterov=False, scale="none", orthogonalizer=NewtonSchulz(taylor(2), steps=5)),
+        [g],
+    )
     torch.testing.assert_close(params[0].detach(), -g / g.norm(), rtol=1e-6, atol=1e-6)
 
 
@@ -281,7 +287,7 @@ def test_strides_of_weights_and_gradients_change_nothing(kind, of, view):
 def test_a_parameter_that_is_a_view_leaves_the_memory_around_it_alone():
     room = torch.full((16, 6, 3, 5), 7.0)
     p = Parameter(room[::2, :, :, 1:5:2])
-    step(Muon([p], 0.1, 0.9, renormalize="after", nonfinite="skip"), drawn([p.shape]))
+    step(Muon([p], 0.1, momentum=0.9, renormalize="after", nonfinite="skip"), drawn([p.shape]))
     changed = room != 7.0
     assert changed[::2, :, :, 1:5:2].all()
     assert int(changed.sum()) == p.numel()
@@ -296,7 +302,7 @@ def test_filters_of_any_dimension_step_as_the_matrix_out_by_rest():
         flat = (4, math.prod(shape[1:]))
         for scale, result in zip(("original", "match_rms_adamw", "spectral"), results, strict=True):
             params = [Parameter(drawn([shape], seed=100)[0].reshape(flat))]
-            optimizer = Muon(params, 0.1, 0.9, scale=scale)
+            optimizer = Muon(params, 0.1, momentum=0.9, scale=scale)
             for (g,) in gradients(3, [shape]):
                 step(optimizer, [g.reshape(flat)])
             assert same_bits([result], params)
@@ -305,7 +311,7 @@ def test_filters_of_any_dimension_step_as_the_matrix_out_by_rest():
 @pytest.mark.parametrize(("move", "dtype"), [(nn.Module.double, torch.float64), (nn.Module.bfloat16, torch.bfloat16)])
 def test_the_momentum_follows_a_model_to_another_dtype(move, dtype):
     model = nn.Linear(6, 4, bias=False)
-    optimizer = Muon(model.parameters(), 0.1, 0.9, nesterov=False)
+    optimizer = Muon(model.parameters(), 0.1, momentum=0.9, nesterov=False)
     (g,) = drawn([(4, 6)])
     step(optimizer, [g])
     (before,) = buffers(optimizer)
@@ -332,8 +338,8 @@ def with_bad_entry(grads: list[Tensor], which: int, value: float) -> list[Tensor
 @pytest.mark.parametrize("value", BAD)
 def test_propagate_lets_a_bad_gradient_into_its_own_weight_and_no_other(build, value):
     clean, params = parameters(), parameters()
-    step(build(clean, 0.1, 0.9), drawn())
-    step(build(params, 0.1, 0.9), with_bad_entry(drawn(), 1, value))
+    step(build(clean, 0.1, momentum=0.9), drawn())
+    step(build(params, 0.1, momentum=0.9), with_bad_entry(drawn(), 1, value))
     assert not torch.isfinite(params[1]).all()
     assert same_bits(params[:1] + params[2:], clean[:1] + clean[2:])
 
@@ -362,7 +368,7 @@ def test_raise_speaks_of_positions_where_there_are_no_names():
 
 def test_raise_also_guards_the_groups_that_let_bad_gradients_through():
     tolerant, strict = parameters([(3, 4)]), parameters([(4, 5)])
-    optimizer = Muon([{"params": tolerant}, {"params": strict, "nonfinite": "raise"}], 0.1, 0.9)
+    optimizer = Muon([{"params": tolerant}, {"params": strict, "nonfinite": "raise"}], 0.1, momentum=0.9)
     grads = drawn([(3, 4), (4, 5)])
     with pytest.raises(ValueError, match="finite"):
         step(optimizer, with_bad_entry(grads, 1, math.nan))
@@ -505,7 +511,7 @@ def test_skip_on_a_device_spares_the_bad_parameter_and_no_other(name):
 def test_on_a_device_a_batch_is_four_calls_however_many_its_matrices(storages):
     shapes = ((4, 6),) * 19
     params = parameters(shapes)
-    optimizer = Muon(params, 0.1, 0.9)
+    optimizer = Muon(params, 0.1, momentum=0.9)
     for p, g in zip(params, drawn(shapes), strict=True):
         p.grad = g
     with OnDevice():
@@ -565,7 +571,7 @@ def test_the_counter_of_reads_sees_a_read():
 )
 def test_orthogonalized_counts_the_matrices_of_the_last_step(shapes, options, without, count):
     params = parameters(shapes)
-    optimizer = Muon(params, 0.1, 0.9, **options)
+    optimizer = Muon(params, 0.1, momentum=0.9, **options)
     assert optimizer.orthogonalized == 0
     for _ in range(2):
         step(optimizer, [None if i in without else g for i, g in enumerate(drawn(shapes))])
@@ -574,7 +580,7 @@ def test_orthogonalized_counts_the_matrices_of_the_last_step(shapes, options, wi
 
 def test_parameters_without_gradients_keep_weight_and_state_decay_and_norm_included():
     params = parameters()
-    optimizer = Muon(params, 0.1, 0.9, weight_decay=0.5, renormalize="before")
+    optimizer = Muon(params, 0.1, momentum=0.9, weight_decay=0.5, renormalize="before")
     step(optimizer, drawn())
     weights, momenta = copies(params), buffers(optimizer)
     step(optimizer, [None, *drawn(seed=1)[1:]])
@@ -589,7 +595,7 @@ def test_a_matrix_gets_the_same_bits_among_others_of_its_shape_as_alone(dtype):
         together = run(partial(Muon, lr=0.1, momentum=0.9), shapes=shapes, dtype=dtype)
         for i, p in enumerate(together):
             alone = [parameters(shapes, dtype)[i]]
-            optimizer = Muon(alone, 0.1, 0.9)
+            optimizer = Muon(alone, 0.1, momentum=0.9)
             for grads in gradients(3, shapes, dtype):
                 step(optimizer, [grads[i]])
             assert same_bits([p], alone)
@@ -649,12 +655,12 @@ def test_equal_shapes_of_different_groups_share_a_batch_unless_orthogonalized_di
 
 def test_an_orthogonalizer_put_into_a_group_by_hand_works_from_the_next_step_and_becomes_plain():
     params, expected = parameters(), parameters()
-    optimizer = Muon(params, 0.1, 0.9)
-    reference = Muon(expected, 0.1, 0.9)
+    optimizer = Muon(params, 0.1, momentum=0.9)
+    reference = Muon(expected, 0.1, momentum=0.9)
     for o in (optimizer, reference):
         step(o, drawn())
     optimizer.param_groups[0]["orthogonalizer"] = ExactPolar()
-    exact = Muon(expected, 0.1, 0.9, orthogonalizer=ExactPolar())
+    exact = Muon(expected, 0.1, momentum=0.9, orthogonalizer=ExactPolar())
     exact.state = reference.state
     for o in (optimizer, exact):
         step(o, drawn(seed=1))
@@ -676,7 +682,7 @@ def test_an_orthogonalizer_put_into_a_group_by_hand_works_from_the_next_step_and
 )
 def test_a_bad_value_put_into_a_group_by_hand_is_refused_before_anything_changes(option, value, message):
     params = parameters()
-    optimizer = Muon(params, 0.1, 0.9)
+    optimizer = Muon(params, 0.1, momentum=0.9)
     optimizer.param_groups[0][option] = value
     with pytest.raises((TypeError, ValueError), match=message):
         step(optimizer, drawn())
@@ -723,7 +729,7 @@ def test_a_step_needs_no_process_group(monkeypatch):
 def test_a_hook_sees_parameters_matrices_and_results_aligned(form, nesterov, shapes, view, each):
     mu = 0.75
     params = parameters(shapes)
-    optimizer = Muon(params, 0.1, mu, momentum_form=form, nesterov=nesterov, matrix_view=view)
+    optimizer = Muon(params, 0.1, momentum=mu, momentum_form=form, nesterov=nesterov, matrix_view=view)
     step(optimizer, drawn(shapes, seed=5))
     calls: list[tuple[tuple[Tensor, ...], Tensor, Tensor]] = []
     optimizer.register_orthogonalize_hook(lambda *call: calls.append(call))
@@ -754,7 +760,7 @@ def test_what_a_hook_writes_changes_nothing(view, nesterov):
     results = []
     for writes in (False, True):
         params = parameters(shapes)
-        optimizer = Muon(params, 0.1, 0.9, matrix_view=view, nesterov=nesterov)
+        optimizer = Muon(params, 0.1, momentum=0.9, matrix_view=view, nesterov=nesterov)
         if writes:
             optimizer.register_orthogonalize_hook(lambda _, M, O: (M.fill_(math.nan), O.fill_(math.nan)))
         for grads in gradients(3, shapes):
@@ -765,7 +771,7 @@ def test_what_a_hook_writes_changes_nothing(view, nesterov):
 
 def test_a_hook_is_called_before_the_weights_of_its_batch_change_and_not_after_its_removal():
     params = parameters()
-    optimizer = Muon(params, 0.1, 0.9)
+    optimizer = Muon(params, 0.1, momentum=0.9)
     changed: list[bool] = []
     before = {p: p.detach().clone() for p in params}
 
@@ -782,7 +788,7 @@ def test_a_hook_is_called_before_the_weights_of_its_batch_change_and_not_after_i
 
 
 def test_hooks_are_called_in_the_order_of_registration():
-    optimizer = Muon(parameters([(4, 6)]), 0.1, 0.9)
+    optimizer = Muon(parameters([(4, 6)]), 0.1, momentum=0.9)
     calls: list[str] = []
     handles = [optimizer.register_orthogonalize_hook(lambda *_, name=n: calls.append(name)) for n in "abc"]
     step(optimizer, drawn([(4, 6)]))
@@ -792,7 +798,7 @@ def test_hooks_are_called_in_the_order_of_registration():
 
 
 def test_a_hook_may_remove_itself_while_it_is_called():
-    optimizer = Muon(parameters(), 0.1, 0.9)
+    optimizer = Muon(parameters(), 0.1, momentum=0.9)
     calls: list[int] = []
 
     def once(*_):
@@ -822,13 +828,13 @@ def test_skip_and_raise_notice_finite_gradients_that_would_overflow_the_momentum
         assert float(buffer.max()) > 2 * size  # it had moved before it was stopped
         optimizer.param_groups[0]["nonfinite"] = "raise"
         p.grad = torch.full_like(p, 0.99 * torch.finfo(dtype).max)
-        with pytest.raises(ValueError, match=r"keep momenta so, got NaN or infinity for parameter 0 of its group"):
+        with pytest.raises(ValueError, match=r"keep momenta finite \(nonfinite=.raise.\), got NaN or infinity for parameter 0 of its group"):
             optimizer.step()
 
 
 def test_an_average_that_cannot_overflow_is_not_skipped():
     p = Parameter(torch.ones(4, 4, dtype=torch.float16))
-    optimizer = Muon([p], 0.1, 0.95, nonfinite="raise")
+    optimizer = Muon([p], 0.1, momentum=0.95, nonfinite="raise")
     for _ in range(60):
         p.grad = torch.full_like(p, 6e4)
         optimizer.step()
@@ -840,7 +846,7 @@ def test_an_average_that_cannot_overflow_is_not_skipped():
 
 def test_a_parameter_that_is_swapped_in_by_hand_starts_from_zero_momentum():
     first, second = parameters(((4, 6),)), parameters(((4, 6),))
-    swapped, plain = Muon(first, 0.1, 0.9), Muon(parameters(((4, 6),)), 0.1, 0.9)
+    swapped, plain = Muon(first, 0.1, momentum=0.9), Muon(parameters(((4, 6),)), 0.1, momentum=0.9)
     swapped.param_groups[0]["params"] = second
     for optimizer in (swapped, plain):
         step(optimizer, drawn(((4, 6),)))
@@ -853,7 +859,7 @@ def test_gradients_of_another_dtype_are_followed_in_that_of_the_momentum():
     p.grad_dtype = torch.float32
     p.grad, twin.grad = g, g.bfloat16()
     for q in (p, twin):
-        Muon([q], 0.1, 0.9).step()
+        Muon([q], 0.1, momentum=0.9).step()
     assert torch.equal(p, twin)
 
 

@@ -36,7 +36,7 @@ def drawn(shape, seed: int) -> Tensor:
 def trained(weights: list[Tensor], gradient_of, **options) -> tuple[list[Tensor], list[Tensor]]:
     """Return weights and momenta after some steps with the pieces that ``gradient_of(t)`` gives."""
     params = [Parameter(w.clone()) for w in weights]
-    optimizer = Muon(params, 0.1, 0.9, **options)
+    optimizer = Muon(params, 0.1, momentum=0.9, **options)
     for t in range(STEPS):
         for p, g in zip(params, gradient_of(t), strict=True):
             p.grad = g.clone()
@@ -100,7 +100,7 @@ def test_a_fused_projection_without_blocks_is_not_three_matrices():
 def test_blocks_of_a_norm_share_the_scale_of_their_own_shape():
     weight = Parameter(torch.zeros(12, 3))
     weight.grad = drawn((12, 3), 0)
-    Muon([weight], 1.0, 0.0, matrix_view=(9, 3), orthogonalizer=ExactPolar(), nesterov=False).step()
+    Muon([weight], 1.0, momentum=0.0, matrix_view=(9, 3), orthogonalizer=ExactPolar(), nesterov=False).step()
     top = torch.linalg.matrix_norm(weight.detach()[:9], 2)
     torch.testing.assert_close(top, torch.tensor(3**0.5), rtol=1e-5, atol=0)
     torch.testing.assert_close(torch.linalg.matrix_norm(weight.detach()[9:], 2), torch.tensor(1.0), rtol=1e-5, atol=0)

@@ -16,7 +16,7 @@ def gathered(muon: Muon, found: Iterable[Found]) -> list[Found]:
     values: list[Any] = list(found)
     grids = muon.grids
     if grids:
-        from muonlab.optim.layout.agreement import gathered_text  # needs torch.distributed
+        from muonlab.optim.distributed.agreement import gathered_text  # needs torch.distributed
     for grid in grids:
         texts = gathered_text(json.dumps(values), grid)
         values = [value for text in texts for value in json.loads(text)]

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from muonlab import _checks
 from muonlab.diagnostics.across_ranks import gathered
 from muonlab.optim import Muon, MuonWithAux
-from muonlab.optim.part import named
+from muonlab.optim.options import named_params
 from muonlab.optim.scaling import SCALES
 from muonlab.optim.views import as_matrices, block_shapes, blocks, matrices_shape
 
@@ -49,7 +49,7 @@ def muon_of(optimizer: Optimizer) -> Muon:
 def members(muon: Muon) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
     """Yield the parameters of a Muon with their names, or with their places where they have none."""
     for g, group in enumerate(muon.param_groups):
-        for i, (name, p) in enumerate(named(group)):
+        for i, (name, p) in enumerate(named_params(group)):
             yield name if group.get("param_names") else f"group {g}, parameter {i}", p, group
 
 
@@ -168,7 +168,7 @@ class Watch:
             self._expected = defaultdict(deque)
             for name, p, group in members(self.muon):
                 for place, shape in places(name, p.shape, group) if p.numel() else ():
-                    if (place.member or 0) in self.muon.share(p, place.block):
+                    if (place.member or 0) in self.muon.owned_matrices(p, place.block):
                         self._expected[p, shape].append(place)
         return self._expected
 
@@ -187,7 +187,11 @@ class Watch:
         if block is None:
             return None
         matrices = as_matrices(block, place.group["matrix_view"])
-        return matrices if place.member is None else matrices[place.member - self.muon.share(p, place.block).start]
+        return (
+            matrices
+            if place.member is None
+            else matrices[place.member - self.muon.owned_matrices(p, place.block).start]
+        )
 
     def _after_step(self, *_: Any) -> None:
         if self._closed:

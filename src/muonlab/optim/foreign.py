@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muonlab.optim.options import OF_SCHEDULERS
+from muonlab.optim.options import SCHEDULER_KEYS
 from muonlab.optim.orthogonalizer import NewtonSchulz
 from muonlab.polynomials import Polynomial, preset
 
 _OURS_ONLY = ("orthogonalizer", "momentum_form", "scale", "renormalize", "matrix_view")
-_ANYBODYS = {"params", "param_names", "use_muon", *OF_SCHEDULERS}
+_ANYBODYS = {"params", "param_names", "use_muon", *SCHEDULER_KEYS}
 _TORCH_ONLY = ("ns_coefficients", "ns_steps", "adjust_lr_fn", "eps")
 
 

@@ -1,9 +1,9 @@
-"""Muon: momentum, orthogonalized (Kim & Oh 2026, Algorithms 1 and 2), and the recipes that go by its name."""
+"""Muon (Kim & Oh 2026, Algorithms 1 and 2): its options, and the recipes of other packages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -13,22 +13,22 @@ from torch.utils.hooks import RemovableHandle
 
 from muonlab import _checks
 from muonlab.optim.base import MomentumOptimizer
-from muonlab.optim.batches import batches, update, whole_gradients
+from muonlab.optim.distributed.tensors import local_part
 from muonlab.optim.foreign import as_native, newton_schulz_of, refuse_foreign
 from muonlab.optim.hooks import OrthogonalizeHook, OrthogonalizeHooks
-from muonlab.optim.layout import Job, Layouts
-from muonlab.optim.layout.plan import cost
-from muonlab.optim.momentum import MOMENTUM_FORMS, MomentumForm
-from muonlab.optim.options import COMMON, Check, one_of
+from muonlab.optim.layout import GroupedParam, Layouts, LocalLayout, param_blocks
+from muonlab.optim.options import COMMON, Check, named_params, one_of
 from muonlab.optim.orthogonalizer import ExactPolar, NewtonSchulz, Orthogonalizer, to_plain
-from muonlab.optim.part import Member, Part, named
 from muonlab.optim.registry import register
 from muonlab.optim.scaling import RENORMALIZE, SCALES, Renormalize, Scale
+from muonlab.optim.step import MOMENTUM_FORMS, MomentumForm, muon_step
 from muonlab.optim.views import MatrixView, check_fits, check_view
 from muonlab.polynomials import preset, taylor
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+    from muonlab.optim.distributed.grid import RankGrid
 
 Nonfinite = Literal["propagate", "raise", "skip"]
 
@@ -39,37 +39,56 @@ _JORDAN = preset("jordan").polynomial.coefficients
 class Muon(MomentumOptimizer):
     r"""Momentum orthogonalized by Newton-Schulz steps or exactly (Kim & Oh 2026, Algorithms 1 and 2).
 
-    .. math:: M_t = \mu M_{t-1} + G_t, \quad O_t \approx \mathrm{polar}(M_t), \quad
-              W_t = (1 - \eta\lambda) W_{t-1} - \eta\, s(m, n)\, O_t
+    With the default options, a step updates a weight :math:`W` of shape (m, n) with gradient :math:`G_t` by
 
-    with the variations below. For hidden matrices of a network; :func:`muonlab.split_params` finds them, and
-    :class:`muonlab.MuonWithAux` joins an optimizer for the rest. Every option may differ between parameter groups.
+    .. math::
+        M_t &= \mu M_{t-1} + (1 - \mu) G_t \\
+        Z_t &= \mu M_t + (1 - \mu) G_t \\
+        O_t &\approx \mathrm{polar}(Z_t) \\
+        W_t &= (1 - \eta\lambda) W_{t-1} - \eta \sqrt{\max(1, m/n)}\; O_t
+
+    The options change one line each:
+
+    ================================  ==============================================================================
+    option                            changes
+    ================================  ==============================================================================
+    ``momentum_form="heavy_ball"``    :math:`M_t = \mu M_{t-1} + G_t` and :math:`Z_t = \mu M_t + G_t`
+    ``nesterov=False``                :math:`Z_t = M_t`
+    ``orthogonalizer=…``              which polynomials and how many steps, or the exact polar factor
+    ``scale=…``                       the factor on :math:`O_t`, see ``muonlab.optim.scaling.SCALES``
+    ``renormalize="before"``          :math:`W_{t-1}` is first rescaled to the Frobenius norm :math:`\sqrt m`
+    ``renormalize="after"``           :math:`W_t` is rescaled to the Frobenius norm :math:`\sqrt m`
+    ``maximize=True``                 plus :math:`\eta` instead of minus
+    ================================  ==============================================================================
+
+    Algorithm 1 of the paper is :meth:`paper`: heavy-ball momentum without Nesterov and without scale. Muon is meant for
+    the hidden matrices of a network: :func:`muonlab.split_params` finds them, and :class:`muonlab.MuonWithAux` combines
+    Muon with an optimizer for the other parameters. Every option may differ between parameter groups.
 
     Args:
         params: parameters of two or more dimensions, or groups of them.
-        lr: step size η; a number or a tensor of one element.
+        lr: learning rate η; a number or a tensor of one element. All further arguments are keyword-only.
         momentum: μ in [0, 1).
         orthogonalizer: a :class:`NewtonSchulz` or an :class:`ExactPolar`.
-        momentum_form: ``"ema"`` (``M ← μM + (1-μ)G``, as torch.optim.Muon does) or ``"heavy_ball"`` (``μM + G``, the
-            paper); the directions are the same while μ is constant and the prescale ignores scale.
-        nesterov: orthogonalize ``G + μM`` (``(1-μ)G + μM``) instead of M; the paper does not.
-        weight_decay: λ, decoupled, with the unscaled learning rate.
-        scale: s(m, n), one of ``"none"``, ``"original"``, ``"match_rms_adamw"``, ``"spectral"``.
-        renormalize: rescale each weight to norm √m once per step, ``"before"`` decay and update or ``"after"`` them.
+        momentum_form: ``"ema"`` (as in torch.optim.Muon) or ``"heavy_ball"`` (as in the paper); the directions are the
+            same while μ is constant and the prescale ignores scale.
+        nesterov: whether to orthogonalize Nesterov's look-ahead :math:`Z_t` instead of the momentum.
+        weight_decay: λ, decoupled, multiplied by the unscaled learning rate.
+        scale: factor on the update by its shape: ``"none"``, ``"original"``, ``"match_rms_adamw"`` or ``"spectral"``.
+        renormalize: None, ``"before"`` or ``"after"``: rescale each weight to norm √m once per step.
         matrix_view: ``"flatten"`` (first dimension × the rest), ``"batch"`` (matrices in the last two dimensions), or
             row counts of blocks that are matrices of their own (a fused query, key and value).
-        maximize: climb instead of descending.
-        nonfinite: what a gradient does that has NaN or infinity, or would carry the momentum out of range:
-            ``"propagate"`` into the weights, ``"raise"`` before anything changes (reads one number off each device), or
-            ``"skip"`` its parameter, weight and state, for this step.
-        process_group: processes that have copies of the parameters (DistributedDataParallel) and share the work on
-            them; None has each work for itself. Parameters of fully_shard bring their own processes.
-        comm_dtype: of the matrices that processes send each other; None sends them as they are, and N processes then
-            give the bits of one for float32. ``torch.bfloat16`` halves the traffic.
-        full_tensor: gather parameters whole on every process where more than one dimension of them is cut.
+        maximize: maximize the objective instead of minimizing it.
+        nonfinite: how to handle gradients that are not finite, or that would make the momentum overflow:
+            ``"propagate"`` them into the weights, ``"raise"`` before anything changes (reads one number from each
+            device), or ``"skip"`` the parameter, its weight and state, in this step.
+        process_group: processes that hold copies of the parameters (DistributedDataParallel) and share the work on
+            them; None: every process orthogonalizes all of its matrices. Parameters of fully_shard need no group.
+        comm_dtype: dtype of the matrices that processes send each other; None sends them unchanged, and N processes
+            then give the same bits as one for float32. ``torch.bfloat16`` halves the traffic.
 
     Attributes:
-        orthogonalized: matrices that the last step orthogonalized on this process.
+        orthogonalized: number of matrices that the last step orthogonalized on this process.
 
     Example:
         >>> import torch
@@ -95,8 +114,8 @@ class Muon(MomentumOptimizer):
         self,
         params: ParamsT,
         lr: float | Tensor = 0.02,
+        *positional: Any,
         momentum: float = 0.95,
-        *,
         orthogonalizer: Orthogonalizer = _DEFAULT_ORTHOGONALIZER,
         momentum_form: MomentumForm = "ema",
         nesterov: bool = True,
@@ -108,11 +127,21 @@ class Muon(MomentumOptimizer):
         nonfinite: Nonfinite = "propagate",
         process_group: ProcessGroup | None = None,
         comm_dtype: torch.dtype | None = None,
-        full_tensor: bool = False,
     ) -> None:
-        options: dict[str, Any] = {"lr": lr, "momentum": momentum, "orthogonalizer": orthogonalizer}
-        options |= {"momentum_form": momentum_form, "nesterov": nesterov, "weight_decay": weight_decay, "scale": scale}
-        options |= {
+        if positional:
+            raise TypeError(
+                f"Muon takes params and lr by position and everything else by name, got a third argument "
+                f"{positional[0]!r}: write momentum={positional[0]!r} or weight_decay={positional[0]!r} (which is the "
+                f"third argument of torch.optim.Muon and of Muon.torch)"
+            )
+        options: dict[str, Any] = {
+            "lr": lr,
+            "momentum": momentum,
+            "orthogonalizer": orthogonalizer,
+            "momentum_form": momentum_form,
+            "nesterov": nesterov,
+            "weight_decay": weight_decay,
+            "scale": scale,
             "renormalize": renormalize,
             "matrix_view": matrix_view,
             "maximize": maximize,
@@ -120,7 +149,10 @@ class Muon(MomentumOptimizer):
         }
         self.orthogonalized = 0
         self._orthogonalize_hooks = OrthogonalizeHooks()
-        super().__init__(params, options, Layouts(process_group, comm_dtype, full_tensor))
+        super().__init__(params, options, Layouts(tuple(self.checks), process_group, comm_dtype))
+
+    def _update(self, params: list[GroupedParam]) -> None:
+        self.orthogonalized = muon_step(params, self._layouts, self._orthogonalize_hooks)
 
     # ------------------------------------------------------------------------------------------------------- recipes
 
@@ -129,8 +161,8 @@ class Muon(MomentumOptimizer):
         cls,
         params: ParamsT,
         lr: float | Tensor,
-        momentum: float,
         *,
+        momentum: float,
         q: int = 3,
         kappa: int = 2,
         variant: Literal["algorithm", "experiments"] = "algorithm",
@@ -161,15 +193,15 @@ class Muon(MomentumOptimizer):
             "scale": "none",
             "renormalize": "before" if variant == "experiments" else None,
         }
-        return cls(params, lr, momentum, **{**settings, **options})
+        return cls(params, lr, momentum=momentum, **{**settings, **options})
 
     @classmethod
     def airbench(
         cls,
         params: ParamsT,
         lr: float | Tensor = 0.24,
-        momentum: float = 0.6,
         *,
+        momentum: float = 0.6,
         nesterov: bool = True,
         ns_steps: int = 3,
         **options: Any,
@@ -182,7 +214,7 @@ class Muon(MomentumOptimizer):
             "scale": "none",
             "renormalize": "before",
         }
-        return cls(params, lr, momentum, **{**settings, **options})
+        return cls(params, lr, momentum=momentum, **{**settings, **options})
 
     @classmethod
     def keller_jordan(
@@ -219,16 +251,16 @@ class Muon(MomentumOptimizer):
             "weight_decay": weight_decay,
             "scale": "original" if adjust_lr_fn is None else adjust_lr_fn,
         }
-        return cls(params, lr, momentum, **{**settings, **options})
+        return cls(params, lr, momentum=momentum, **{**settings, **options})
 
     @classmethod
     def moonlight(
         cls,
         params: ParamsT,
         lr: float | Tensor = 1e-3,
+        *,
         weight_decay: float = 0.1,
         momentum: float = 0.95,
-        *,
         nesterov: bool = True,
         ns_steps: int = 5,
         **options: Any,
@@ -241,33 +273,38 @@ class Muon(MomentumOptimizer):
             "weight_decay": weight_decay,
             "scale": "match_rms_adamw",
         }
-        return cls(params, lr, momentum, **{**settings, **options})
+        return cls(params, lr, momentum=momentum, **{**settings, **options})
 
     # ------------------------------------------------------------------------------------------------ hooks and state
 
     def register_orthogonalize_hook(self, hook: OrthogonalizeHook, *, gradients: bool = False) -> RemovableHandle:
         """Call ``hook(params, M, O)`` after each batch is orthogonalized and before its weights change.
 
-        ``M[i]`` is the matrix of ``params[i]`` that was orthogonalized (with Nesterov, not the momentum alone) and
-        ``O[i]`` the outcome, both of shape (b, m, n); the scale rule is not yet
-        applied. They are copies: what a hook writes into them does not reach the optimizer. On several processes each
-        matrix is shown whole, on the one that orthogonalized it; all of them must have the same hooks.
+        ``M[i]`` is the matrix of ``params[i]`` that was orthogonalized (with Nesterov, not the momentum itself) and
+        ``O[i]`` the result, both of shape (b, m, n), before the scale rule is applied. They are copies: changing them
+        has no effect on the optimizer. On several processes each matrix is shown whole, on the process that
+        orthogonalized it; all processes must have the same hooks.
 
         Args:
-            hook: to call.
-            gradients: whether :meth:`whole_gradient` is to know the gradients of what is shown.
+            hook: function to call.
+            gradients: whether the hook calls :meth:`whole_gradient`.
 
         Returns:
-            A handle whose ``remove()`` takes the hook away.
+            A handle; ``handle.remove()`` removes the hook.
         """
         return self._orthogonalize_hooks.add(hook, gradients=gradients)
 
     def whole_gradient(self, param: Tensor, block: int = 0) -> Tensor | None:
-        """Return, within a hook that asked for it, the gradient of a block that is shown, whole."""
+        """Return, inside a hook registered with ``gradients=True``, the whole gradient of a block it is shown."""
         return self._orthogonalize_hooks.gradients.get((param, block))
 
+    def skipped(self, param: Tensor) -> bool:
+        """Return, inside a hook, whether this step skips a parameter because of ``nonfinite="skip"``."""
+        finite = self._orthogonalize_hooks.finite.get(param)
+        return finite is not None and not bool(finite)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over unpickled or loaded state; hooks are not part of it."""
+        """Set unpickled or loaded state; hooks are not part of it."""
         if "_orthogonalize_hooks" not in self.__dict__:
             self._orthogonalize_hooks = OrthogonalizeHooks()
         super().__setstate__(state)
@@ -276,7 +313,7 @@ class Muon(MomentumOptimizer):
         return {**super().__getstate__(), "orthogonalized": self.orthogonalized}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, checked like one given at construction; on an error the optimizer stays as it was."""
+        """Add a group, checked like one given at construction; on an error the optimizer does not change."""
         refuse_foreign(param_group)
         super().add_param_group(param_group)
 
@@ -285,36 +322,39 @@ class Muon(MomentumOptimizer):
 
     def _check_group(self, group: Mapping[str, Any]) -> None:
         super()._check_group(group)
-        for name, p in named(group):
+        for name, p in named_params(group):
             check_fits(group["matrix_view"], p.shape, name)
 
-    # ------------------------------------------------------------------------------------------------------ the step
+    # -------------------------------------------------------------------------------------------- several processes
 
-    def _update(self, parts: Sequence[Part]) -> None:
-        self.orthogonalized = 0
-        for layout in {part.layout: None for part in parts}:
-            mine = [part for part in parts if part.layout is layout]
-            if self._orthogonalize_hooks.want_gradients:
-                self._orthogonalize_hooks.gradients.update(whole_gradients(mine, layout))
-            for batch, results in layout.orthogonalize(batches(mine), self._done):
-                update(batch, results, layout)
-                del batch, results  # before the next batch is made
-        self._orthogonalize_hooks.gradients.clear()
+    @property
+    def grids(self) -> list[RankGrid]:
+        """The grids of ranks that share the work, each once; empty on one process."""
+        layouts = (self._layouts.of(p, name) for group in self.param_groups for name, p in named_params(group))
+        grids = (layout.grid for layout in layouts if hasattr(layout, "grid"))
+        return list({grid.group: grid for grid in grids}.values())
 
-    def _decides(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
-        options = (group[name] for name in ("orthogonalizer", "matrix_view", "renormalize"))
-        hooks = self._orthogonalize_hooks
-        return (*super()._decides(group), *options, len(hooks), hooks.want_gradients)
+    def owned_matrices(self, param: Tensor, block: int = 0) -> range:
+        """Return the indices of the matrices of a block that this process orthogonalizes, from its first step on."""
+        group = next(group for group in self.param_groups if any(p is param for p in group["params"]))
+        layout = self._layouts.of(param, "a parameter")
+        return layout.owned_matrices(param, param_blocks(param, group["matrix_view"], layout)[block], block)
 
-    def _jobs(self, member: Member) -> Iterator[Job]:
-        group, p = member.group, member.param
-        says = repr((member.name, self._decides(group)))
-        for i, block in enumerate(member.layout.blocks(p, group["matrix_view"])):
-            yield Job(p, i, block, cost(group["orthogonalizer"], block.matrices, p.dtype, p.device), says)
+    @property
+    def rounds_messages(self) -> bool:
+        """Whether processes send each other matrices in a narrower dtype than they have."""
+        comm_dtype = self._layouts.comm_dtype
+        dtypes = (p.dtype for group in self.param_groups for p in group["params"])
+        return comm_dtype is not None and any(torch.finfo(comm_dtype).bits < torch.finfo(d).bits for d in dtypes)
 
-    def _done(self, parts: Sequence[Part], matrices: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        self.orthogonalized += sum(math.prod(M.shape[:-2]) for M in matrices)
-        self._orthogonalize_hooks.show(parts, matrices, results)
+    def momentum_squares(self) -> list[float]:
+        """Return this process's share of the squared norm of each momentum; over all processes they sum to it."""
+        ranks = math.prod(grid.size for grid in self.grids)
+        shares = []
+        for _, _, _, momentum, layout in self._grouped_params():
+            copies = ranks if isinstance(layout, LocalLayout) else layout.replicas
+            shares.append(float(local_part(momentum).double().square().sum()) / copies)
+        return shares
 
 
 register("muon", Muon, source="K. Jordan et al. 2024, with the defaults of docs/adr/0007")

@@ -1,9 +1,9 @@
-"""What a parameter group may say: every option with its check, the same at construction, in a new group, on loading."""
+"""Options of parameter groups: one check for each, used at construction, for new groups, on loading and in steps."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -20,7 +20,7 @@ def one_of(choices: Collection[Any]) -> Check:
 
 
 def learning_rate(name: str, value: Any) -> Any:
-    """Return a learning rate of zero or more; a tensor of one element is kept as it is, and not read on a device."""
+    """Return a learning rate of zero or more; a tensor of one element stays a tensor, and is read only on a CPU."""
     if not isinstance(value, Tensor):
         return _checks.non_negative(name, value)
     if value.numel() != 1 or not value.is_floating_point():
@@ -39,7 +39,7 @@ def below_one(name: str, value: Any) -> float:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """Return True or False, and nothing that merely resembles them."""
+    """Return a bool; raise for any other type, 0 and 1 included."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}: pass a bool")
     return value
@@ -53,25 +53,31 @@ COMMON: Mapping[str, Check] = {
     "maximize": boolean,
     "nonfinite": one_of(("propagate", "raise", "skip")),
 }
-"""Options of every optimizer here."""
+"""Options of every optimizer of muonlab."""
 
 
 def checked(group: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
-    """Return the options of a group in plain form; keys that no option has are the user's own, or a scheduler's."""
+    """Return the options of a group in plain form; other keys belong to the user or to a scheduler and are ignored."""
     return {name: check(name, group[name]) for name, check in checks.items() if name in group}
 
 
-OF_SCHEDULERS = {"initial_lr", "min_lr", "max_lr", "base_momentum", "max_momentum"}
-"""Keys that torch's schedulers put into groups."""
+SCHEDULER_KEYS = {"initial_lr", "min_lr", "max_lr", "base_momentum", "max_momentum"}
+"""Keys that torch's schedulers add to parameter groups."""
 
 
-def refuse_slips(group: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
-    """Refuse a key of a group that looks like an option but for a slip of the pen."""
+def refuse_misspelled(group: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
+    """Raise for a key of a group that looks like a misspelled option."""
     if not isinstance(group, Mapping):
         raise TypeError(
             f"a parameter group must be a dictionary, got {type(group).__name__}: pass {{'params': [...], 'lr': ...}}"
         )
-    for key in set(group) - set(checks) - OF_SCHEDULERS:
+    for key in set(group) - set(checks) - SCHEDULER_KEYS:
         near = difflib.get_close_matches(str(key), checks, n=1, cutoff=0.8)
         if near:
             raise ValueError(f"a parameter group has no option {key!r}: did you mean {near[0]!r}?")
+
+
+def named_params(group: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Return the parameters of a group, each with a name for messages."""
+    names = group.get("param_names") or [f"parameter {i} of its group" for i in range(len(group["params"]))]
+    return zip(names, group["params"], strict=True)

@@ -1,6 +1,7 @@
-"""What turns a momentum into an update, as frozen values that a parameter group can hold in plain form.
+"""Orthogonalizers: frozen values that map matrices to (near-)orthogonal ones, and their plain form.
 
-A group keeps a tuple of plain values, so that checkpoints need no class of ours; :func:`from_plain` rebuilds the value.
+A parameter group keeps an orthogonalizer as a tuple of plain values, so that checkpoints load with
+``torch.load(weights_only=True)``; :func:`from_plain` rebuilds it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ DEFAULT_SCHEDULE = preset("polar_express").schedule(5, safety=preset("polar_expr
 
 
 class Orthogonalizer(Protocol):
-    """A value that maps matrices to (near-)orthogonal ones, and that a parameter group can hold as a tuple."""
+    """Maps matrices to (near-)orthogonal ones; a parameter group holds it as a tuple of plain values."""
 
     kind: ClassVar[str]
 
@@ -54,12 +55,12 @@ class NewtonSchulz:
         polynomial: a Polynomial (repeated ``steps`` times), a Schedule, or a preset or its name; five steps of Polar
             Express with their safety factor by default.
         steps: number of steps q; None for the schedule's own, or 5.
-        prescale: how the matrix is brought into the unit ball (``"spectral"`` waits for a device).
-        compute_dtype: None keeps float32 and float64 and computes half precision in float32. ``"auto"`` takes bfloat16
-            on a CUDA device that multiplies it in hardware, if the schedule stays bounded there, and None's choice for
-            float64 and elsewhere (a CPU emulates it, 50 to 500 times slower than float32).
+        prescale: how the matrix is scaled into the unit ball (``"spectral"`` forces a host-device synchronization).
+        compute_dtype: None keeps float32 and float64 and computes half precision in float32. ``"auto"`` uses bfloat16
+            on a CUDA device that multiplies it in hardware, if the schedule stays bounded there; for float64 and on
+            other devices it is the same as None (a CPU emulates bfloat16, 50 to 500 times slower than float32).
         method: ``"standard"``, ``"gram"`` or ``"auto"``.
-        accuracy: ``"full"``, or ``"half"`` to let rounding reach that of bfloat16 for more speed.
+        accuracy: ``"full"``, or ``"half"``, which is faster and allows rounding errors as large as bfloat16's.
 
     Example:
         >>> from muonlab.polynomials import taylor
@@ -92,7 +93,7 @@ class NewtonSchulz:
         return newton_schulz(M, self.schedule, compute_dtype=self.dtype_for(M), **options)
 
     def dtype_for(self, M: Tensor) -> torch.dtype:
-        """Return the dtype that these matrices are computed in."""
+        """Return the dtype in which these matrices are computed."""
         dtype = self.compute_dtype
         if dtype == "auto":
             dtype = None if M.dtype == torch.float64 else _device_dtype(self.schedule, M.device)
@@ -116,7 +117,7 @@ class NewtonSchulz:
 
 @lru_cache(maxsize=256)
 def _device_dtype(schedule: Schedule, device: torch.device) -> torch.dtype | None:
-    """Return bfloat16 where it is the faster choice and safe for the schedule, None elsewhere."""
+    """Return bfloat16 where the device multiplies it in hardware and the schedule stays bounded, else None."""
     if device.type != "cuda" or not multiplies_in_hardware(torch.bfloat16, device):
         return None
     try:
@@ -128,11 +129,13 @@ def _device_dtype(schedule: Schedule, device: torch.device) -> torch.dtype | Non
 
 @dataclass(frozen=True)
 class ExactPolar:
-    """The exact polar factor (Kim & Oh 2026, Algorithm 2, line 5); see :func:`muonlab.polar`. It waits for a device.
+    """The exact polar factor (Kim & Oh 2026, Algorithm 2, line 5); see :func:`muonlab.polar`.
+
+    It forces a host-device synchronization.
 
     Args:
         method: ``"svd"``, ``"gram"`` or ``"auto"``.
-        rank_tol: singular values up to it count as zero; None for a multiple of rounding.
+        rank_tol: singular values up to this count as zero; None for ``max(m, n)·eps·σ_max``.
     """
 
     kind: ClassVar[str] = "exact_polar"
@@ -163,7 +166,7 @@ _KINDS: dict[str, type[NewtonSchulz] | type[ExactPolar]] = {cls.kind: cls for cl
 
 
 def to_plain(orthogonalizer: Orthogonalizer | Plain) -> Plain:
-    """Return the checked plain form of an orthogonalizer that is given as a value or in plain form."""
+    """Return the plain form of an orthogonalizer, given as a value or in plain form; raise if it is neither."""
     if isinstance(orthogonalizer, tuple(_KINDS.values())):
         return cast(Orthogonalizer, orthogonalizer).plain()
     if isinstance(orthogonalizer, (tuple, list)) and orthogonalizer and orthogonalizer[0] in _KINDS:
@@ -190,19 +193,19 @@ def from_plain(plain: Plain) -> Orthogonalizer:
     return _KINDS[kind].from_plain(*fields)
 
 
-def callable_of(plain: Plain) -> Callable[[Tensor], Tensor]:
-    """Return what a step calls: the orthogonalizer, or one operation of the graph where the step is compiled.
+def step_function(plain: Plain) -> Callable[[Tensor], Tensor]:
+    """Return what a step calls: the orthogonalizer, or one opaque operation of the graph where the step is compiled.
 
-    A compiler gains nothing inside: all time is in products that a library does, on buffers that are used again.
+    The compiler has nothing to gain inside: all time is spent in library products on reused buffers.
     """
-    return partial(_opaque, plain=repr(plain)) if torch.compiler.is_compiling() else from_plain(plain)
+    return partial(_orthogonalize_op, plain=repr(plain)) if torch.compiler.is_compiling() else from_plain(plain)
 
 
 @torch.library.custom_op("muonlab::orthogonalize", mutates_args=())
-def _opaque(M: Tensor, plain: str) -> Tensor:
+def _orthogonalize_op(M: Tensor, plain: str) -> Tensor:
     return from_plain(ast.literal_eval(plain))(M)
 
 
-@_opaque.register_fake
-def _like(M: Tensor, plain: str) -> Tensor:  # noqa: ARG001
+@_orthogonalize_op.register_fake
+def _fake_orthogonalize(M: Tensor, plain: str) -> Tensor:  # noqa: ARG001
     return torch.empty(M.shape, dtype=M.dtype, device=M.device)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from muonlab.optim.base import MomentumOptimizer, move_momenta, move_weights
-from muonlab.optim.finite import unless_skipped
-from muonlab.optim.layout import Layouts
-from muonlab.optim.part import Part, by_group
+from muonlab.optim.base import MomentumOptimizer
+from muonlab.optim.layout import GroupedParam, Layouts
 from muonlab.optim.registry import register
+from muonlab.optim.step import sgdm_step
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -25,15 +23,15 @@ class SGDM(MomentumOptimizer):
 
     Args:
         params: parameters of any shape, or groups of them.
-        lr: step size η; a number or a tensor of one element.
+        lr: learning rate η; a number or a tensor of one element.
         momentum: β in [0, 1).
-        nesterov: follow ``G + βM`` instead of M.
+        nesterov: move along ``G + βM`` instead of M.
         weight_decay: decoupled, ``W ← (1 - η·decay)·W`` before the step (torch.optim.SGD adds it to the gradient).
-        maximize: climb instead of descending.
-        nonfinite: what a gradient does that has NaN or infinity, or would carry the momentum out of range:
-            ``"propagate"``, ``"raise"`` before anything changes, or ``"skip"`` its parameter for this step.
-        process_group: processes that have copies of the parameters and must agree on which gradients there are and are
-            finite; None has each work for itself. Parameters of fully_shard bring their own processes.
+        maximize: maximize the objective instead of minimizing it.
+        nonfinite: how to handle gradients that are not finite, or that would make the momentum overflow:
+            ``"propagate"`` them, ``"raise"`` before anything changes, or ``"skip"`` the parameter in this step.
+        process_group: processes that hold copies of the parameters and must agree on which gradients exist and are
+            finite; None: every process works alone. Parameters of fully_shard need no group.
 
     Example:
         >>> import torch
@@ -56,15 +54,12 @@ class SGDM(MomentumOptimizer):
         process_group: ProcessGroup | None = None,
     ) -> None:
         options = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        # every update is entry by entry, however a tensor is cut; only Partial ones are refused
-        layouts = Layouts(process_group, entrywise=True)
+        # the update is entry by entry, so any way of sharding a parameter is accepted
+        layouts = Layouts(tuple(self.checks), process_group, entrywise=True)
         super().__init__(params, {**options, "maximize": maximize, "nonfinite": nonfinite}, layouts)
 
-    def _update(self, parts: Sequence[Part]) -> None:
-        for members in by_group(parts):
-            group = members[0].group
-            with unless_skipped(members, [part.weight for part in members]):
-                move_weights(members, group, move_momenta(members, group, "heavy_ball"), 1.0)
+    def _update(self, params: list[GroupedParam]) -> None:
+        sgdm_step(params, self._layouts)
 
 
 register("sgdm", SGDM, source="Kim & Oh 2026, Algorithm 3", any_shape=True)

@@ -86,7 +86,7 @@ def work_is_shared_where_there_are_no_steps(world: World) -> None:
     params = [nn.Parameter(torch.ones(4, 5)) for _ in range(6)]
     for p in params:
         p.grad = torch.ones(4, 5)
-    muon = Muon.paper(params, 0.1, 0.9, q=0, process_group=dist.group.WORLD)
+    muon = Muon.paper(params, 0.1, momentum=0.9, q=0, process_group=dist.group.WORLD)
     muon.step()
     assert muon.orthogonalized == 6 // world.size
 

@@ -1,4 +1,4 @@
-"""Placements that no owner could put together: refused by name, or gathered whole on request."""
+"""Placements that are not supported raise an error that names the parameter."""
 
 from __future__ import annotations
 
@@ -11,18 +11,8 @@ from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from muonlab.optim import Muon
-from tests.distributed.cases.faults import BUILD, attempt, inject
-from tests.distributed.problems import (
-    Matrix,
-    Training,
-    World,
-    agree,
-    alone,
-    gradients,
-    grouped,
-    placed,
-    weights,
-)
+from tests.distributed.cases.faults import attempt
+from tests.distributed.problems import Matrix, World, weights
 from tests.distributed.registry import case
 
 
@@ -47,40 +37,6 @@ def _refused(world: World, kind: str) -> Any:
     return {"placements": str(p.placements), "raised": attempt(lambda: Muon([{"params": [("odd.weight", p)]}]))}
 
 
-def _gathered(world: World, kind: str) -> None:
-    matrices = (Matrix((12, 8), name="odd"), Matrix((6, 5), name="usual"))
-    those = alone(matrices, BUILD)
-    W = weights(matrices)
-    odd = _odd_param(world, kind, W[0])
-    params = [odd if isinstance(odd, nn.Parameter) else nn.Parameter(odd), nn.Parameter(W[1])]
-    if kind == "two_dims":
-        params[1] = nn.Parameter(placed(world, W[1], 0))
-    these = Training(matrices, params, BUILD(grouped(matrices, params), full_tensor=True))
-    these.step(20)
-    those.step(20)
-    agree(these, those)
-
-
-@case(4, family="bitwise")
-def full_tensor_absent_on_one(world: World) -> None:
-    """The last rank lacks a gradient that is to be gathered: zeros on its piece, as of any shard."""
-    matrices = (Matrix((12, 8), name="layer0"), Matrix((8, 6), name="layer1"))
-    params = [nn.Parameter(_odd_param(world, "two_dims", W)) for W in weights(matrices)]
-    these = Training(matrices, params, BUILD(grouped(matrices, params), full_tensor=True))
-    those = alone(matrices, BUILD)
-    for step in range(4):
-        grads = gradients(matrices, step)
-        inject(these, grads)
-        if world.rank == 3:
-            params[1].grad = None
-        grads[1][4:, 3:] = 0
-        inject(those, grads)
-        these.optimizer.step()
-        those.optimizer.step()
-    agree(these, those)
-
-
 for kind in ("two_dims", "one_dim_twice", "strided"):
     case(4, family="refused", name=f"refused_{kind}", kind=kind)(_refused)
-    case(4, family="bitwise", name=f"full_tensor_{kind}", kind=kind)(_gathered)
 case(family="refused", name="refused_partial", kind="partial")(_refused)

@@ -70,7 +70,7 @@ def loss_of(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 def optimizer_of(net: nn.Module, polar: str, **options: Any) -> MuonWithAux:
     bare = net.module if isinstance(net, DistributedDataParallel) else net
     split = split_params(bare, rules=getattr(bare, "matrix_rules", None))
-    muon = Muon.paper(split.matrices, 0.02, 0.9, q=5, variant="experiments", polar=polar, **options)
+    muon = Muon.paper(split.matrices, 0.02, momentum=0.9, q=5, variant="experiments", polar=polar, **options)
     aux = SGDM(split.rest, 0.05, 0.9, process_group=options.get("process_group"))
     return MuonWithAux(muon, aux)
 

@@ -15,7 +15,7 @@ from muonlab.diagnostics.certificates.network import NetworkCertificate
 from muonlab.diagnostics.watch import members, muon_of, places, step_length
 from muonlab.optim import MuonWithAux, NewtonSchulz, split_params
 from muonlab.optim.base import BUFFER
-from muonlab.optim.layout import whole
+from muonlab.optim.distributed.tensors import whole
 from muonlab.optim.orthogonalizer import Orthogonalizer, from_plain, to_plain
 from muonlab.orthogonalize.iteration import DEFAULT_POLYNOMIAL
 from muonlab.orthogonalize.matrices import check_matrices

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from muonlab.lab.distributed.ranks import Ranks
 from muonlab.lab.distributed.sharded_tensors import is_sharded
-from muonlab.optim.layout import whole
+from muonlab.optim.distributed.tensors import whole
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -62,9 +62,9 @@ class Method:
         if self.kind == "sgdm":
             return SGDM(params, lr=eta, momentum=beta)
         if self.schedule is None:
-            return Muon.paper(params, eta, beta, polar="svd", matrix_view="batch")
+            return Muon.paper(params, eta, momentum=beta, polar="svd", matrix_view="batch")
         steps = NewtonSchulz(self.schedule, prescale=self.prescale, compute_dtype=None)
-        return Muon.paper(params, eta, beta, orthogonalizer=steps, matrix_view="batch")
+        return Muon.paper(params, eta, momentum=beta, orthogonalizer=steps, matrix_view="batch")
 
     def tuned(self, problem: KnownProblem, *, B: int, T: int) -> Tuned:
         """Return the theorem's η and β (Kim & Oh 2026, Theorems 1, 3 and 4)."""

@@ -11,7 +11,7 @@ from muonlab.lab.distributed import parallel_model as parallel
 from muonlab.lab.distributed.ranks import ALONE, Ranks
 from muonlab.lab.models import build, models
 from muonlab.lab.spec import Spec
-from muonlab.optim.layout import whole
+from muonlab.optim.distributed.tensors import whole
 from muonlab.optim.views import as_matrices
 from muonlab.polynomials import preset
 

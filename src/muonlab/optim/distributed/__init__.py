@@ -1,0 +1,1 @@
+"""Optimizers on several processes: who holds what, who orthogonalizes it, and what they send each other."""

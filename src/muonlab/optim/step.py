@@ -1,0 +1,272 @@
+"""One step of an optimizer, from gradients to weights, in the order in which it happens.
+
+:func:`muon_step` is Algorithm 1 of Kim & Oh (2026), with the options of :class:`muonlab.Muon`; :func:`sgdm_step` is
+Algorithm 3. The functions below them follow in the order in which they are called.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from muonlab.optim.distributed.tensors import local_part
+from muonlab.optim.hooks import OrthogonalizeHooks
+from muonlab.optim.layout import Batch, Finished, GroupedParam, Layout, Layouts, Piece, param_blocks
+from muonlab.optim.scaling import SCALES, renormalize
+
+MomentumForm = Literal["heavy_ball", "ema"]
+MOMENTUM_FORMS: tuple[MomentumForm, ...] = ("heavy_ball", "ema")
+
+
+def muon_step(params: Sequence[GroupedParam], layouts: Layouts, hooks: OrthogonalizeHooks) -> int:
+    """Take a step of Muon (Kim & Oh 2026, Algorithm 1) and return how many matrices this process orthogonalized."""
+    pieces = check_finite(collect(params, layouts.have_gradients(params, hooks.signature)))  # line 3: G_t
+    hooks.begin_step(pieces)
+    for layout in dict.fromkeys(piece.layout for piece in pieces):
+        blocks = [block for piece in pieces if piece.layout is layout for block in split_blocks(piece)]
+        if hooks.want_gradients:
+            hooks.add_gradients(blocks, layout.gather(blocks, [block.grad for block in blocks]))
+        pipeline = layout.pipeline(hooks.show)
+        for chunk in split_chunks(stack_by_shape(blocks), layout):
+            directions = update_momentum(chunk)  # line 4: M_t
+            finished = pipeline.orthogonalize(Batch(chunk, directions))  # lines 5-9: O_t; the layout decides where
+            update_weights(finished)  # line 10: W_t
+            del directions, finished  # free their memory before the next chunk
+        update_weights(pipeline.finish())
+    return hooks.end_step()
+
+
+def sgdm_step(params: Sequence[GroupedParam], layouts: Layouts) -> None:
+    """Take a step of SGD with momentum (Kim & Oh 2026, Algorithm 3)."""
+    for pieces in by_group(check_finite(collect(params, layouts.have_gradients(params)))):
+        with keep_skipped(pieces, [piece.weight for piece in pieces]):
+            decay_and_move(pieces, update_momentum(pieces), scale=1.0)
+
+
+# ----------------------------------------------------------------------------------------------- collect and check
+
+
+def collect(params: Sequence[GroupedParam], have_gradients: Sequence[bool]) -> list[Piece]:
+    """Return what this process holds of every parameter that has a gradient on some process."""
+    pieces = []
+    for (group, name, param, momentum, layout), has_gradient in zip(params, have_gradients, strict=True):
+        if not has_gradient:
+            continue
+        # a shard without a gradient counts as zeros
+        grad = torch.zeros_like(param) if param.grad is None else _dense(param.grad, param, name)
+        M = local_part(momentum)
+        pieces.append(Piece(param, group, name, layout, local_part(param), local_part(grad).to(M.dtype), M))
+    return pieces
+
+
+def _dense(grad: Tensor, param: Tensor, name: str) -> Tensor:
+    """Return the gradient; raise if it is sparse, or placed differently from its parameter."""
+    if grad.layout != torch.strided:
+        raise RuntimeError(
+            f"gradients must be dense, got one of layout {grad.layout} for {name}: "
+            f"use sparse=False in its layer, or give it to torch.optim.SparseAdam"
+        )
+    placements, expected = getattr(grad, "placements", None), getattr(param, "placements", None)
+    if placements != expected:
+        raise TypeError(
+            f"a gradient must be placed like its parameter, got {placements} for {name} with {expected}: leave p.grad "
+            f"as backward() made it, or redistribute it"
+        )
+    return grad
+
+
+def check_finite(pieces: list[Piece]) -> list[Piece]:
+    """Attach a finite flag where ``nonfinite`` needs one, and raise where it is ``"raise"`` and one is not set.
+
+    Raises before anything has changed; that reads one number from each device.
+    """
+    watched: dict[tuple[Any, ...], list[int]] = {}
+    for i, piece in enumerate(pieces):
+        if piece.group["nonfinite"] != "propagate":
+            watched.setdefault((piece.layout, piece.grad.device, _wide_dtype(piece.grad)), []).append(i)
+    if not watched:
+        return pieces
+    flagged = list(pieces)
+    for (layout, *_), indices in watched.items():
+        largest = layout.max_over_ranks(torch.stack([_largest_entries(pieces[i]) for i in indices]))
+        for i, (grad, momentum) in zip(indices, (row.unbind() for row in largest.unbind()), strict=True):
+            flagged[i] = pieces[i]._replace(finite=_stays_finite(pieces[i], grad, momentum))
+    _raise_nonfinite(flagged)
+    return flagged
+
+
+def _wide_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _largest_entries(piece: Piece) -> Tensor:
+    """Return the largest absolute entry of the local gradient and of the local momentum."""
+    dtype = _wide_dtype(piece.grad)
+    if not piece.grad.numel():
+        return piece.grad.new_zeros(2, dtype=dtype)
+    return torch.stack([torch.linalg.vector_norm(t, torch.inf, dtype=dtype) for t in (piece.grad, piece.momentum)])
+
+
+def _stays_finite(piece: Piece, grad: Tensor, momentum: Tensor) -> Tensor:
+    """Return, on its device, whether a gradient is finite and keeps the momentum in the range of its dtype."""
+    largest = grad
+    if piece.group.get("momentum_form", "heavy_ball") == "heavy_ball":
+        # an average cannot leave the range of what it averages; this sum can
+        beta = piece.group["momentum"]
+        updated = beta * momentum + grad
+        largest = grad + beta * updated if piece.group["nesterov"] else updated
+    in_range: Tensor = largest <= torch.finfo(piece.grad.dtype).max
+    return in_range
+
+
+def _raise_nonfinite(pieces: Sequence[Piece]) -> None:
+    watched = [piece for piece in pieces if piece.group["nonfinite"] == "raise"]
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for piece in watched:
+        by_device.setdefault(piece.grad.device, []).append(cast(Tensor, piece.finite))
+    if all(bool(torch.stack(flags).all()) for flags in by_device.values()):
+        return
+    names = [piece.name for piece in watched if not piece.finite]
+    raise ValueError(
+        f"gradients must be finite and keep momenta finite (nonfinite='raise'), got NaN or infinity for "
+        f"{', '.join(names)}: nothing was updated; lower the learning rate or the loss scale, or pass nonfinite='skip'"
+    )
+
+
+@contextmanager
+def keep_skipped(pieces: Sequence[Piece], tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restore the tensors of skipped pieces (``nonfinite="skip"``) on exit, bit for bit and without a host sync."""
+    skippable = [(p.finite, t) for p, t in zip(pieces, tensors, strict=True) if p.group["nonfinite"] == "skip"]
+    copies = [tensor.clone() for _, tensor in skippable]
+    yield
+    for (finite, tensor), copy in zip(skippable, copies, strict=True):
+        tensor.copy_(torch.where(cast(Tensor, finite), tensor, copy))
+
+
+# -------------------------------------------------------------------------------------------------- stack by shape
+
+
+def split_blocks(piece: Piece) -> Iterator[Piece]:
+    """Yield a piece for every block that is a matrix, or a batch of matrices, of its own."""
+    blocks = param_blocks(piece.param, piece.group["matrix_view"], piece.layout)
+    if len(blocks) == 1:
+        yield piece._replace(block=blocks[0])
+        return
+    rows = [block.piece_shape(piece.layout.shard)[0] for block in blocks]
+    tensors = (torch.split(tensor, rows) for tensor in (piece.weight, piece.grad, piece.momentum))
+    for i, (block, weight, grad, momentum) in enumerate(zip(blocks, *tensors, strict=True)):
+        yield piece._replace(weight=weight, grad=grad, momentum=momentum, block=block, block_index=i)
+
+
+def stack_by_shape(pieces: Iterable[Piece]) -> list[list[Piece]]:
+    """Return stacks of pieces whose matrices have the same shape, dtype, device and orthogonalizer."""
+    stacks: dict[tuple[Any, ...], list[Piece]] = {}
+    for piece in pieces:
+        block, weight = piece.block, piece.weight
+        key = (piece.group["orthogonalizer"], block.matrices, block.stays_local, weight.dtype, weight.device)
+        stacks.setdefault(key, []).append(piece)
+    return list(stacks.values())
+
+
+def split_chunks(stacks: Iterable[Sequence[Piece]], layout: Layout) -> Iterator[Sequence[Piece]]:
+    """Split stacks into chunks that fit the layout's byte budget; the chunks are the same on every rank."""
+    for stack in stacks:
+        budget = layout.chunk_bytes(stack[0].weight.device)
+        matrix_bytes = math.prod(stack[0].block.shape) * stack[0].weight.element_size()
+        size = len(stack) if budget is None else max(1, budget // matrix_bytes)
+        for first in range(0, len(stack), size):
+            yield stack[first : first + size]
+
+
+def by_group(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield neighbouring pieces of one parameter group together."""
+    for _, members in groupby(pieces, key=lambda piece: id(piece.group)):
+        yield list(members)
+
+
+# -------------------------------------------------------------------------------------------- momentum and weights
+
+
+def update_momentum(pieces: Sequence[Piece]) -> list[Tensor]:
+    """Update the momenta in place and return the directions (Kim & Oh 2026, Algorithm 1, line 4).
+
+    ``heavy_ball``: ``M ← βM + G``; Nesterov's direction is ``G + βM``. ``ema``: ``M ← βM + (1-β)G``; Nesterov's
+    direction is ``(1-β)G + βM``. Without Nesterov the directions are the momenta themselves. Gradients do not change.
+    """
+    directions = []
+    for members in by_group(pieces):
+        group = members[0].group
+        momenta, grads = [piece.momentum for piece in members], [piece.grad for piece in members]
+        beta, nesterov = group["momentum"], group["nesterov"]
+        with keep_skipped(members, momenta):
+            if group.get("momentum_form", "heavy_ball") == "heavy_ball":
+                torch._foreach_mul_(momenta, beta)
+                torch._foreach_add_(momenta, grads)
+                directions += list(torch._foreach_add(grads, momenta, alpha=beta)) if nesterov else momenta
+            else:
+                torch._foreach_lerp_(momenta, grads, 1 - beta)
+                directions += list(torch._foreach_lerp(grads, momenta, beta)) if nesterov else momenta
+    return directions
+
+
+def update_weights(finished: Finished) -> None:
+    """Update the weights of orthogonalized batches (Kim & Oh 2026, Algorithm 1, line 10).
+
+    In this order: renormalize ``"before"``, decay, move by ``-lr·scale·O``, renormalize ``"after"``.
+    """
+    for batch, results in finished:
+        rows, columns = batch.shape[-2:]
+        start = 0
+        for pieces in by_group(batch.pieces):
+            group = pieces[0].group
+            updates = [O.view(p.weight.shape) for O, p in zip(results[start:], pieces, strict=False)]
+            start += len(pieces)
+            when = group["renormalize"] if _moves(group) else None
+            with keep_skipped(pieces, [piece.weight for piece in pieces]):
+                if when == "before":
+                    renormalize_weights(pieces, rows)
+                decay_and_move(pieces, updates, scale=SCALES[group["scale"]](rows, columns))
+                if when == "after":
+                    renormalize_weights(pieces, rows)
+
+
+def _moves(group: Mapping[str, Any]) -> bool:
+    """Return whether the learning rate is not zero; checkpoint libraries create state by a step with lr 0."""
+    lr = _scalar(group["lr"])
+    return isinstance(lr, Tensor) or lr != 0
+
+
+def renormalize_weights(pieces: Sequence[Piece], rows: int) -> None:
+    """Rescale each weight to the norm ``√rows``."""
+    for piece, norm in zip(pieces, pieces[0].layout.weight_norms(pieces), strict=True):
+        renormalize(piece.weight, norm, rows)
+
+
+def decay_and_move(pieces: Sequence[Piece], updates: Sequence[Tensor], *, scale: float) -> None:
+    """Decay the weights of one group by ``1 - lr·weight_decay``, then move them by ``-lr·scale`` times the updates."""
+    group = pieces[0].group
+    weights = [piece.weight for piece in pieces]
+    lr = _scalar(group["lr"])
+    if group["weight_decay"]:
+        torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
+    factor = lr * (scale if group["maximize"] else -scale)
+    if isinstance(factor, Tensor):  # reading it would sync with the device, or bake it into a compiled step
+        factor = factor if factor.device == weights[0].device else factor.to(weights[0].device)
+        torch._foreach_add_(weights, list(torch._foreach_mul(list(updates), factor)))
+    else:
+        torch._foreach_add_(weights, list(updates), alpha=factor)
+
+
+def _scalar(lr: float | Tensor) -> float | Tensor:
+    """Return a learning rate as a number where that needs no sync, else as a tensor without dimensions."""
+    if not isinstance(lr, Tensor):
+        return lr
+    if lr.device.type == "cpu" and not torch.compiler.is_compiling():
+        return float(lr)
+    return lr.reshape(())
