@@ -1,4 +1,4 @@
-"""What every registered optimizer must do with its state: show, save, load and copy it, with hooks around."""
+"""What every optimizer must do with its state: show, save, load and copy it, with hooks around."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 from copy import copy, deepcopy
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from muonlab.optim import SGDM, Muon, MuonWithAux
+from muonlab.optim import SGDM
 from muonlab.optim.base import BUFFER
 from tests.contracts.optimizer_cases import (
     BAD_OPTIONS,
@@ -23,13 +24,11 @@ from tests.contracts.optimizer_cases import (
     LR,
     MATRICES,
     MOMENTUM,
-    REGISTERED,
     SCHEDULES,
     broken,
     descend,
+    every_momentum_optimizer,
     every_optimizer,
-    every_registered,
-    every_schedule,
     frozen,
     laid_out,
     loss_of,
@@ -45,19 +44,18 @@ from tests.contracts.optimizer_cases import (
 
 
 @every_optimizer
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_state_is_there_from_the_start_zero_and_like_its_parameter(case, layout, dtype):
-    params = laid_out(parameters(case, dtype=dtype), layout)
-    optimizer = case.build(params.values())
-    for name in params if not case.joint else MATRICES:  # the rest is torch's, made in the first step
-        p, state = params[name], optimizer.state[params[name]]
-        assert list(state) == [BUFFER]
-        assert not state[BUFFER].any()
-        assert (state[BUFFER].shape, state[BUFFER].dtype, state[BUFFER].device) == (p.shape, p.dtype, p.device)
-        assert state[BUFFER].stride() == torch.empty_like(p).stride()
-        assert state[BUFFER].is_leaf
-        assert not state[BUFFER].requires_grad
+def test_state_is_there_from_the_start_zero_and_like_its_parameter(case):
+    for layout, dtype in product(LAYOUTS, (torch.float32, torch.float64, torch.bfloat16)):
+        params = laid_out(parameters(case, dtype=dtype), layout)
+        optimizer = case.build(params.values())
+        for name in params if not case.joint else MATRICES:  # the rest is torch's, made in the first step
+            p, state = params[name], optimizer.state[params[name]]
+            assert list(state) == [BUFFER]
+            assert not state[BUFFER].any()
+            assert (state[BUFFER].shape, state[BUFFER].dtype, state[BUFFER].device) == (p.shape, p.dtype, p.device)
+            assert state[BUFFER].stride() == torch.empty_like(p).stride()
+            assert state[BUFFER].is_leaf
+            assert not state[BUFFER].requires_grad
 
 
 @every_optimizer
@@ -108,14 +106,6 @@ def test_equal_runs_have_equal_state_dictionaries_in_equal_order(case):
     assert not same(dicts[0], trained(case, 4)[1].state_dict())
 
 
-@every_registered
-def test_a_repeated_group_is_shown_alike(case):
-    _, optimizer = trained(case)
-    once = optimizer.state_dict()["param_groups"][-1]
-    optimizer.param_groups.extend(optimizer.param_groups)
-    assert same(optimizer.state_dict()["param_groups"][-1], once)
-
-
 # ------------------------------------------------------------------------------------------------------- round trips
 
 
@@ -144,155 +134,132 @@ TRIPS = {
 
 
 @every_optimizer
-@pytest.mark.parametrize("trip", TRIPS)
-@pytest.mark.parametrize("named", [False, True], ids=["plain", "named"])
-def test_a_loaded_optimizer_goes_on_in_every_bit(case, trip, named):
-    params = parameters(case)
-    optimizer = case.build(params.items() if named else params.values(), weight_decay=0.1)
-    run(optimizer, params, range(3))
-    saved = optimizer.state_dict()
-    loaded = TRIPS[trip](saved)
-    assert trip.startswith("json") or same(loaded, saved)
-    kept = deepcopy(loaded)
+def test_a_loaded_optimizer_goes_on_in_every_bit(case):
+    for trip, named in product(TRIPS, (False, True)):
+        params = parameters(case)
+        optimizer = case.build(params.items() if named else params.values(), weight_decay=0.1)
+        run(optimizer, params, range(3))
+        saved = optimizer.state_dict()
+        loaded = TRIPS[trip](saved)
+        assert trip.startswith("json") or same(loaded, saved)
+        kept = deepcopy(loaded)
 
-    twin = {name: Parameter(p.detach().clone()) for name, p in params.items()}
-    other = case.build(twin.values(), lr=0.5, momentum=0.1)
-    other.load_state_dict(loaded)
-    assert same(loaded, kept)
-    ours = 1 if case.joint else None  # torch's own keeps the lists that JSON makes of tuples
-    assert same(other.state_dict()["param_groups"][:ours], saved["param_groups"][:ours])
-    for o, ps in ((optimizer, params), (other, twin)):
-        run(o, ps, range(3, 6))
-    assert same_weights(twin, params)
-    assert same(other.state_dict()["state"], optimizer.state_dict()["state"])
-
-
-@every_optimizer
-def test_a_round_trip_keeps_the_order_of_keys(case):
-    _, optimizer = trained(case, tag="decoder", weight_decay=0.1)
-    saved = deepcopy(optimizer.state_dict())
-    optimizer.load_state_dict(optimizer.state_dict())
-    assert same(optimizer.state_dict(), saved, ordered=True)
+        twin = {name: Parameter(p.detach().clone()) for name, p in params.items()}
+        other = case.build(twin.values(), lr=0.5, momentum=0.1)
+        other.load_state_dict(loaded)
+        assert same(loaded, kept)
+        ours = 1 if case.joint else None  # torch's own keeps the lists that JSON makes of tuples
+        assert same(other.state_dict()["param_groups"][:ours], saved["param_groups"][:ours])
+        for o, ps in ((optimizer, params), (other, twin)):
+            run(o, ps, range(3, 6))
+        assert same_weights(twin, params)
+        assert same(other.state_dict()["state"], optimizer.state_dict()["state"])
 
 
 @every_optimizer
-@pytest.mark.parametrize("named_before", [False, True])
-@pytest.mark.parametrize("named_after", [False, True])
-def test_names_are_kept_if_either_side_has_them(case, named_before, named_after):
-    params = parameters(case)
-    first = case.build(params.items() if named_before else params.values())
-    second = case.build([(f"new.{n}", p) for n, p in params.items()] if named_after else params.values())
-    second.load_state_dict(first.state_dict())
-    found = [name for group in second.param_groups for name in group.get("param_names", ())]
-    expected = list(params) if named_before else [f"new.{name}" for name in params] if named_after else []
-    assert found == expected
-    run(second, params, [0])
+def test_names_are_kept_if_either_side_has_them(case):
+    for named_before, named_after in product((False, True), repeat=2):
+        params = parameters(case)
+        first = case.build(params.items() if named_before else params.values())
+        second = case.build([(f"new.{n}", p) for n, p in params.items()] if named_after else params.values())
+        second.load_state_dict(first.state_dict())
+        found = [name for group in second.param_groups for name in group.get("param_names", ())]
+        expected = list(params) if named_before else [f"new.{name}" for name in params] if named_after else []
+        assert found == expected
+        run(second, params, [0])
 
 
 @every_optimizer
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_state_follows_the_dtype_of_the_model_that_loads_it(case, dtype):
-    params, optimizer = trained(case)
-    there, back = parameters(case, dtype=dtype), {name: Parameter(p.detach().clone()) for name, p in params.items()}
-    changed, restored = case.build(there.values()), case.build(back.values())
-    changed.load_state_dict(deepcopy(optimizer.state_dict()))
-    for name in MATRICES:
-        expected = optimizer.state[params[name]][BUFFER].to(dtype)
-        assert same(changed.state[there[name]][BUFFER], expected)
-    restored.load_state_dict(deepcopy(changed.state_dict()))
-    assert all(restored.state[back[name]][BUFFER].dtype == torch.float32 for name in MATRICES)
-    if dtype == torch.float64:
-        assert same(restored.state_dict(), optimizer.state_dict())
-    run(changed, there, [3])
-    run(restored, back, [3])
-    assert all(torch.isfinite(p).all() and p.dtype == dtype for p in there.values())
-    assert all(changed.state[there[name]][BUFFER].dtype == dtype for name in MATRICES)
+def test_state_follows_the_dtype_of_the_model_that_loads_it(case):
+    for dtype in [torch.float64, torch.bfloat16, torch.float16]:
+        params, optimizer = trained(case)
+        there, back = parameters(case, dtype=dtype), {name: Parameter(p.detach().clone()) for name, p in params.items()}
+        changed, restored = case.build(there.values()), case.build(back.values())
+        changed.load_state_dict(deepcopy(optimizer.state_dict()))
+        for name in MATRICES:
+            expected = optimizer.state[params[name]][BUFFER].to(dtype)
+            assert same(changed.state[there[name]][BUFFER], expected)
+        restored.load_state_dict(deepcopy(changed.state_dict()))
+        assert all(restored.state[back[name]][BUFFER].dtype == torch.float32 for name in MATRICES)
+        if dtype == torch.float64:
+            assert same(restored.state_dict(), optimizer.state_dict())
+        run(changed, there, [3])
+        run(restored, back, [3])
+        assert all(torch.isfinite(p).all() and p.dtype == dtype for p in there.values())
+        assert all(changed.state[there[name]][BUFFER].dtype == dtype for name in MATRICES)
 
 
-@every_registered
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_state_follows_a_model_that_is_converted_under_the_optimizer(case, dtype):
-    params, optimizer = trained(case)
-    twin = {name: Parameter(p.detach().to(dtype)) for name, p in params.items()}
-    other = case.build(twin.values())
-    other.load_state_dict(deepcopy(optimizer.state_dict()))
-    for p in params.values():
-        p.grad = None
-        p.data = p.data.to(dtype)
-    run(optimizer, params, range(3, 5))
-    run(other, twin, range(3, 5))
-    assert same(frozen(params, optimizer)[:2], frozen(twin, other)[:2])
+@every_momentum_optimizer
+def test_state_follows_a_model_that_is_converted_under_the_optimizer(case):
+    for dtype in [torch.float64, torch.bfloat16]:
+        params, optimizer = trained(case)
+        twin = {name: Parameter(p.detach().to(dtype)) for name, p in params.items()}
+        other = case.build(twin.values())
+        other.load_state_dict(deepcopy(optimizer.state_dict()))
+        for p in params.values():
+            p.grad = None
+            p.data = p.data.to(dtype)
+        run(optimizer, params, range(3, 5))
+        run(other, twin, range(3, 5))
+        assert same(frozen(params, optimizer)[:2], frozen(twin, other)[:2])
 
 
 @every_optimizer
-@every_schedule
-def test_a_schedule_that_is_saved_and_loaded_goes_on_in_every_bit(case, schedule):
-    params = parameters(case)
-    optimizer = case.build(params.values())
-    scheduler = SCHEDULES[schedule](optimizer)
-    descend(params, optimizer, scheduler, steps=4)
-    twin = {name: Parameter(p.detach().clone()) for name, p in params.items()}
-    other = case.build(twin.values())
-    resumed = SCHEDULES[schedule](other)
-    resumed.load_state_dict(deepcopy(scheduler.state_dict()))
-    other.load_state_dict(deepcopy(optimizer.state_dict()))
-    for ps, o, s in ((params, optimizer, scheduler), (twin, other, resumed)):
-        descend(ps, o, s, steps=2)
-    assert same(frozen(twin, other)[:2], frozen(params, optimizer)[:2])
+def test_a_schedule_that_is_saved_and_loaded_goes_on_in_every_bit(case):
+    for schedule in SCHEDULES:
+        params = parameters(case)
+        optimizer = case.build(params.values())
+        scheduler = SCHEDULES[schedule](optimizer)
+        descend(params, optimizer, scheduler, steps=4)
+        twin = {name: Parameter(p.detach().clone()) for name, p in params.items()}
+        other = case.build(twin.values())
+        resumed = SCHEDULES[schedule](other)
+        resumed.load_state_dict(deepcopy(scheduler.state_dict()))
+        other.load_state_dict(deepcopy(optimizer.state_dict()))
+        for ps, o, s in ((params, optimizer, scheduler), (twin, other, resumed)):
+            descend(ps, o, s, steps=2)
+        assert same(frozen(twin, other)[:2], frozen(params, optimizer)[:2])
 
 
 # ------------------------------------------------------------------------------------ dictionaries from other times
 
 
-def check_an_older_dictionary(case, key):
-    """Delete an option from a dictionary: it must stay as the optimizer has it and change nothing."""
-    params, optimizer = trained(case)
-    older = deepcopy(optimizer.state_dict())
-    for group in older["param_groups"]:
-        del group[key]
-    twin = {name: Parameter(p.detach().clone()) for name, p in params.items()}
-    other = case.build(twin.values())
-    present = other.param_groups[0][key]
-    for group in optimizer.param_groups:
-        group[key] = present
-    other.load_state_dict(older)
-    assert same(other.param_groups[0][key], present)
-    assert key not in older["param_groups"][0]
-    run(optimizer, params, [3])
-    run(other, twin, [3])
-    assert same_weights(params, twin)
-
-
-@every_registered
+@every_momentum_optimizer
 def test_an_option_that_an_older_dictionary_lacks_stays_as_the_optimizer_has_it(case):
-    keys = [
-        key for key in case.build(parameters(case).values()).param_groups[0] if key not in ("params", "param_names")
-    ]
-    assert {"lr", "momentum", "weight_decay", "maximize", "nonfinite"} <= set(keys)
-    for key in keys:
-        if key != "orthogonalizer":
-            check_an_older_dictionary(case, key)
-
-
-@pytest.mark.parametrize("recipe", ["muon", "muon.paper", "muon.airbench", "muon.torch", "muon.moonlight"])
-def test_a_group_of_ours_without_orthogonalizer_is_not_taken_for_that_of_another_package(recipe):
-    check_an_older_dictionary(REGISTERED[recipe], "orthogonalizer")
+    keys = set(case.build(parameters(case).values()).param_groups[0]) - {"params", "param_names"}
+    assert keys >= {"lr", "momentum", "weight_decay", "maximize", "nonfinite"}
+    for key in sorted(keys):
+        params, optimizer = trained(case)
+        older = deepcopy(optimizer.state_dict())
+        for group in older["param_groups"]:
+            del group[key]
+        twin = {name: Parameter(p.detach().clone()) for name, p in params.items()}
+        other = case.build(twin.values())
+        present = other.param_groups[0][key]
+        for group in optimizer.param_groups:
+            group[key] = present
+        other.load_state_dict(older)
+        assert same(other.param_groups[0][key], present)
+        assert key not in older["param_groups"][0]
+        run(optimizer, params, [3])
+        run(other, twin, [3])
+        assert same_weights(params, twin)
 
 
 @every_optimizer
-@pytest.mark.parametrize("left", ["no state", "no entry", "None"])
-def test_a_momentum_that_a_dictionary_lacks_starts_at_zero(case, left):
-    params, optimizer = trained(case)
-    older = deepcopy(optimizer.state_dict())
-    for key in range(len(MATRICES)):
-        if left == "no state":
-            del older["state"][key]
-        else:
-            older["state"][key] = {} if left == "no entry" else {BUFFER: None}
-    optimizer.load_state_dict(older)
-    assert all(not optimizer.state[params[name]][BUFFER].any() for name in MATRICES)
-    run(optimizer, params, [3])
-    assert all(optimizer.state[params[name]][BUFFER].any() for name in MATRICES)
+def test_a_momentum_that_a_dictionary_lacks_starts_at_zero(case):
+    for left in ["no state", "no entry", "None"]:
+        params, optimizer = trained(case)
+        older = deepcopy(optimizer.state_dict())
+        for key in range(len(MATRICES)):
+            if left == "no state":
+                del older["state"][key]
+            else:
+                older["state"][key] = {} if left == "no entry" else {BUFFER: None}
+        optimizer.load_state_dict(older)
+        assert all(not optimizer.state[params[name]][BUFFER].any() for name in MATRICES)
+        run(optimizer, params, [3])
+        assert all(optimizer.state[params[name]][BUFFER].any() for name in MATRICES)
 
 
 @every_optimizer
@@ -308,27 +275,7 @@ def test_keys_of_the_users_own_survive_a_round_trip(case):
     assert same(other.state_dict()["param_groups"], saved["param_groups"])
 
 
-@every_optimizer
-def test_state_that_belongs_to_no_parameter_survives_a_round_trip(case):
-    params, optimizer = trained(case)
-    optimizer.state["seen"] = 7
-    saved = deepcopy(optimizer.state_dict())
-    assert saved["state"]["seen"] == 7
-    other = case.build(params.values())
-    other.load_state_dict(saved)
-    assert other.state_dict()["state"]["seen"] == 7
-    run(other, params, [3])
-
-
 # -------------------------------------------------------------------------------------------- dictionaries refused
-
-
-def spoil_count(saved):
-    saved["param_groups"].append(deepcopy(saved["param_groups"][0]))
-
-
-def spoil_size(saved):
-    saved["param_groups"][0]["params"].append(99)
 
 
 def spoil_shape(saved):
@@ -341,51 +288,42 @@ def spoil_order(saved):
     state[1], state[2] = state[2], state[1]
 
 
-def spoil_group(**options):
-    return lambda saved: saved["param_groups"][0].update(options)
-
-
-def drop(key):
-    return lambda saved: saved.pop(key)
-
-
-BAD_DICTIONARIES = {
-    "another number of groups": (spoil_count, r"different number of parameter groups"),
-    "a group of another size": (spoil_size, r"doesn't match the size of optimizer's group"),
-    "other shapes": (
+BAD_DICTIONARIES = [
+    (lambda saved: saved["param_groups"].append(deepcopy(saved["param_groups"][0])), r"different number of parameter"),
+    (lambda saved: saved["param_groups"][0]["params"].append(99), r"doesn't match the size of optimizer's group"),
+    (
         spoil_shape,
         r"must have the shape of its parameter: wide has shape \(5, 12\), its state \(5, 11\); "
         r"conv has shape \(4, 3, 2, 2\), its state \(4, 12\): load the state of the same model",
     ),
-    "another order": (
+    (
         spoil_order,
         r"wide has shape \(5, 12\), its state \(12, 5\); tall has shape \(12, 5\), its state \(5, 12\)",
     ),
-    "a misspelt option": (spoil_group(momentun=0.5), r"no option 'momentun': did you mean 'momentum'\?"),
-    "no state": (drop("state"), r"state"),
-    "no groups": (drop("param_groups"), r"param_groups"),
-}
+    (lambda saved: saved["param_groups"][0].update(momentun=0.5), r"no option 'momentun': did you mean 'momentum'\?"),
+    (lambda saved: saved.pop("state"), r"state"),
+    (lambda saved: saved.pop("param_groups"), r"param_groups"),
+]
 
 
 @every_optimizer
-@pytest.mark.parametrize("what", BAD_DICTIONARIES)
-def test_a_dictionary_that_does_not_fit_is_refused_and_changes_nothing(case, what):
-    params = parameters(case)
-    optimizer = case.build(params.items())
-    run(optimizer, params, range(3))
-    spoil, message = BAD_DICTIONARIES[what]
-    saved = deepcopy(trained(case, 5, lr=0.5)[1].state_dict())
-    for group in saved["param_groups"]:
-        group["param_names"] = [list(params)[i] for i in group["params"]]
-    spoil(saved)
-    before, groups = frozen(params, optimizer), list(map(id, optimizer.param_groups))
-    with pytest.raises((TypeError, ValueError, KeyError), match=message):
-        optimizer.load_state_dict(saved)
-    assert list(map(id, optimizer.param_groups)) == groups
-    assert same(frozen(params, optimizer), before)
+def test_a_dictionary_that_does_not_fit_is_refused_and_changes_nothing(case):
+    for spoil, message in BAD_DICTIONARIES:
+        params = parameters(case)
+        optimizer = case.build(params.items())
+        run(optimizer, params, range(3))
+        saved = deepcopy(trained(case, 5, lr=0.5)[1].state_dict())
+        for group in saved["param_groups"]:
+            group["param_names"] = [list(params)[i] for i in group["params"]]
+        spoil(saved)
+        before, groups = frozen(params, optimizer), list(map(id, optimizer.param_groups))
+        with pytest.raises((TypeError, ValueError, KeyError), match=message):
+            optimizer.load_state_dict(saved)
+        assert list(map(id, optimizer.param_groups)) == groups
+        assert same(frozen(params, optimizer), before)
 
 
-@every_registered
+@every_momentum_optimizer
 def test_a_bad_option_in_a_dictionary_is_refused_and_changes_nothing(case):
     params, optimizer = trained(case, 1)
     before = frozen(params, optimizer)
@@ -395,23 +333,6 @@ def test_a_bad_option_in_a_dictionary_is_refused_and_changes_nothing(case):
         with refused(option, value):
             optimizer.load_state_dict(saved)
         assert same(frozen(params, optimizer), before)
-
-
-def test_a_joint_optimizer_loads_both_halves_or_none():
-    def build():
-        params = {"W": Parameter(torch.ones(4, 3)), "v": Parameter(torch.ones(3))}
-        return params, MuonWithAux(Muon([params["W"]]), SGDM([params["v"]], 0.1, 0.9))
-
-    params, optimizer = build()
-    run(optimizer, params, range(2))
-    other_params, other = build()
-    run(other, other_params, range(4))
-    saved = deepcopy(other.state_dict())
-    saved["state"][1][BUFFER] = torch.ones(5)
-    before = frozen(params, optimizer)
-    with pytest.raises(ValueError, match=r"has shape \(3,\), its state \(5,\)"):
-        optimizer.load_state_dict(saved)
-    assert same(frozen(params, optimizer), before)
 
 
 # ------------------------------------------------------------------------------------------------------------ copies
@@ -432,35 +353,35 @@ def test_a_copy_has_every_public_attribute(case):
 
 
 @every_optimizer
-@pytest.mark.parametrize("how", [deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
-def test_a_copy_together_with_its_parameters_goes_on_alone_in_every_bit(case, how):
-    params, optimizer = trained(case, weight_decay=0.1)
-    twin, other = how((params, optimizer))
-    assert type(other) is type(optimizer)
-    assert same(frozen(twin, other)[:2], frozen(params, optimizer)[:2])
-    before = frozen(params, optimizer)
-    run(other, twin, range(3, 5))
-    assert same(frozen(params, optimizer), before)
-    run(optimizer, params, range(3, 5))
-    assert same(frozen(twin, other)[:2], frozen(params, optimizer)[:2])
+def test_a_copy_together_with_its_parameters_goes_on_alone_in_every_bit(case):
+    for how in [deepcopy, lambda x: pickle.loads(pickle.dumps(x))]:
+        params, optimizer = trained(case, weight_decay=0.1)
+        twin, other = how((params, optimizer))
+        assert type(other) is type(optimizer)
+        assert same(frozen(twin, other)[:2], frozen(params, optimizer)[:2])
+        before = frozen(params, optimizer)
+        run(other, twin, range(3, 5))
+        assert same(frozen(params, optimizer), before)
+        run(optimizer, params, range(3, 5))
+        assert same(frozen(twin, other)[:2], frozen(params, optimizer)[:2])
 
 
 @every_optimizer
-@pytest.mark.parametrize("how", [deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
-def test_a_copy_takes_groups_and_dictionaries_like_the_original_but_no_hooks(case, how):
-    params, optimizer = trained(case)
-    calls, other_calls = [], []
-    optimizer.register_step_post_hook(lambda *_: calls.append("step"))
-    optimizer.register_state_dict_pre_hook(lambda *_: calls.append("save"))
-    optimizer.register_load_state_dict_post_hook(lambda *_: calls.append("load"))
-    twin, other = how((params, optimizer))
-    other.register_step_pre_hook(lambda *_: other_calls.append("step"))
-    other.load_state_dict(other.state_dict())
-    run(other, twin, [3])
-    (other.muon if case.joint else other).add_param_group({"params": [Parameter(torch.ones(2, 2))]})
-    assert (calls, other_calls) == ([], ["step"])
-    run(optimizer, params, [3])
-    assert calls == ["step"]
+def test_a_copy_takes_groups_and_dictionaries_like_the_original_but_no_hooks(case):
+    for how in [deepcopy, lambda x: pickle.loads(pickle.dumps(x))]:
+        params, optimizer = trained(case)
+        calls, other_calls = [], []
+        optimizer.register_step_post_hook(lambda *_, calls=calls: calls.append("step"))
+        optimizer.register_state_dict_pre_hook(lambda *_, calls=calls: calls.append("save"))
+        optimizer.register_load_state_dict_post_hook(lambda *_, calls=calls: calls.append("load"))
+        twin, other = how((params, optimizer))
+        other.register_step_pre_hook(lambda *_, calls=other_calls: calls.append("step"))
+        other.load_state_dict(other.state_dict())
+        run(other, twin, [3])
+        (other.muon if case.joint else other).add_param_group({"params": [Parameter(torch.ones(2, 2))]})
+        assert (calls, other_calls) == ([], ["step"])
+        run(optimizer, params, [3])
+        assert calls == ["step"]
 
 
 # ------------------------------------------------------------------------------------------------------------- hooks
@@ -577,16 +498,7 @@ def test_hooks_on_loading_are_called_in_order_and_may_change_what_is_loaded(case
     run(optimizer, params, [3])
 
 
-@every_optimizer
-def test_a_hook_on_loading_may_unpack_a_dictionary_of_another_form(case):
-    _, optimizer = trained(case)
-    _, other = trained(case, 5)
-    optimizer.register_load_state_dict_pre_hook(lambda _, packed: packed["optimizer"])
-    optimizer.load_state_dict({"epoch": 3, "optimizer": deepcopy(other.state_dict())})
-    assert same(optimizer.state_dict(), other.state_dict())
-
-
-@every_registered
+@every_momentum_optimizer
 def test_hooks_are_not_called_for_a_load_that_fails(case):
     _, optimizer = trained(case)
     calls = []
@@ -598,17 +510,6 @@ def test_hooks_are_not_called_for_a_load_that_fails(case):
     assert calls == []
     optimizer.load_state_dict(optimizer.state_dict())
     assert calls == ["post"]
-
-
-@every_optimizer
-def test_the_profiler_names_step_and_zero_grad_after_the_class(case):
-    _, optimizer = trained(case)
-    with torch.autograd.profiler.profile() as profile:
-        optimizer.step()
-        optimizer.zero_grad()
-    name = type(optimizer).__name__
-    seen = {event.name for event in profile.function_events}
-    assert {f"Optimizer.step#{name}.step", f"Optimizer.zero_grad#{name}.zero_grad"} <= seen
 
 
 @every_optimizer
@@ -636,10 +537,10 @@ class LateState(SGDM):
 class HiddenCounter(SGDM):
     _steps = 0
 
-    def _update(self, parts):
+    def _update(self, params):
         self._steps += 1
-        for part in parts:
-            part.weight.sub_(part.grad, alpha=0.1 / self._steps)
+        for p in (p.param for p in params if p.param.grad is not None):
+            p.sub_(p.grad, alpha=0.1 / self._steps)
 
 
 class UncheckedLoad(SGDM):
@@ -670,28 +571,18 @@ class NeverConverts(SGDM):
         return self.state[p][BUFFER]
 
 
-def goes_on(case):
-    test_a_loaded_optimizer_goes_on_in_every_bit(case, "a copy", False)
-
-
 @pytest.mark.parametrize(
     ("wrong", "check"),
     [
-        (
-            LateState,
-            lambda c: test_state_is_there_from_the_start_zero_and_like_its_parameter(c, "contiguous", torch.float32),
-        ),
-        (HiddenCounter, goes_on),
-        (HiddenCounter, lambda c: test_a_copy_together_with_its_parameters_goes_on_alone_in_every_bit(c, deepcopy)),
-        (SharedBuffer, lambda c: test_a_copy_together_with_its_parameters_goes_on_alone_in_every_bit(c, deepcopy)),
-        (
-            UncheckedLoad,
-            lambda c: test_a_dictionary_that_does_not_fit_is_refused_and_changes_nothing(c, "other shapes"),
-        ),
+        (LateState, test_state_is_there_from_the_start_zero_and_like_its_parameter),
+        (HiddenCounter, test_a_loaded_optimizer_goes_on_in_every_bit),
+        (HiddenCounter, test_a_copy_together_with_its_parameters_goes_on_alone_in_every_bit),
+        (SharedBuffer, test_a_copy_together_with_its_parameters_goes_on_alone_in_every_bit),
+        (UncheckedLoad, test_a_dictionary_that_does_not_fit_is_refused_and_changes_nothing),
         (UncheckedLoad, test_a_bad_option_in_a_dictionary_is_refused_and_changes_nothing),
         (NothingFilledIn, test_an_option_that_an_older_dictionary_lacks_stays_as_the_optimizer_has_it),
         (ObjectsInGroups, test_groups_hold_plain_values_whatever_they_were_given_as),
-        (NeverConverts, lambda c: test_state_follows_a_model_that_is_converted_under_the_optimizer(c, torch.float64)),
+        (NeverConverts, test_state_follows_a_model_that_is_converted_under_the_optimizer),
     ],
 )
 def test_a_wrong_optimizer_is_found_out(wrong, check):
