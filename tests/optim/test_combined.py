@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import importlib.util
 import io
-import pickle
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, SequentialLR
+from torch.optim.lr_scheduler import LambdaLR
 
 from muonlab import SGDM, Muon, MuonWithAux, split_params
 from muonlab.optim import NewtonSchulz
@@ -72,16 +71,16 @@ def through_a_file(state_dict: dict) -> dict:
 # ------------------------------------------------------------------------------------------------------------ as one
 
 
-@pytest.mark.parametrize("name", AUXILIARIES)
-def test_joined_is_the_two_by_hand_bit_by_bit(name):
-    one, two = network(), network()
-    optimizer = joined(one, AUXILIARIES[name])
-    split = split_params(two)
-    by_hand = Muon(split.matrices, 0.02), AUXILIARIES[name](split.rest)
-    train(one, optimizer)
-    train(two, *by_hand)
-    assert same_weights(one, two)
-    assert not any(torch.equal(p, q) for p, q in zip(one.parameters(), network().parameters(), strict=True))
+def test_joined_is_the_two_by_hand_bit_by_bit():
+    for aux in AUXILIARIES.values():
+        one, two = network(), network()
+        optimizer = joined(one, aux)
+        split = split_params(two)
+        by_hand = Muon(split.matrices, 0.02), aux(split.rest)
+        train(one, optimizer)
+        train(two, *by_hand)
+        assert same_weights(one, two)
+        assert not any(torch.equal(p, q) for p, q in zip(one.parameters(), network().parameters(), strict=True))
 
 
 def test_it_is_a_torch_optimizer_with_the_groups_of_both_as_the_same_objects():
@@ -115,84 +114,21 @@ def test_the_state_is_that_of_both():
     assert bias not in optimizer.aux.state  # asking made no entry
 
 
-def test_zero_grad_reaches_every_parameter():
-    model = network()
-    optimizer = joined(model)
-    loss_of(model, 0).backward()
-    optimizer.zero_grad(set_to_none=False)
-    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
-    optimizer.zero_grad()
-    assert all(p.grad is None for p in model.parameters())
-
-
-def test_a_closure_is_evaluated_once_with_gradients_enabled_and_its_loss_returned():
-    model, expected = network(), network()
-    optimizer = joined(model)
-    calls = []
-
-    def closure():
-        calls.append(torch.is_grad_enabled())
-        optimizer.zero_grad()
-        loss = loss_of(model, 0)
-        loss.backward()
-        return loss
-
-    before = float(loss_of(model, 0).detach())
-    with torch.no_grad():
-        loss = optimizer.step(closure)
-    assert calls == [True]
-    assert float(loss.detach()) == before
-    train(expected, joined(expected), steps=[0])
-    assert same_weights(model, expected)
-
-
-def test_its_repr_shows_both():
-    text = repr(joined(network()))
-    assert text.startswith("MuonWithAux(\nmuon = Muon (")
-    assert "aux = AdamW (" in text
-
-
 # -------------------------------------------------------------------------------------------------------- checkpoints
 
 
-@pytest.mark.parametrize("name", AUXILIARIES)
-def test_a_checkpoint_through_a_file_goes_on_bit_by_bit(name):
-    one, two = network(), network()
-    optimizer = joined(one, AUXILIARIES[name], weight_decay=0.1, orthogonalizer=NewtonSchulz("jordan", steps=4))
-    train(one, optimizer)
-    resumed = joined(two, AUXILIARIES[name])
-    two.load_state_dict(one.state_dict())
-    resumed.load_state_dict(through_a_file(optimizer.state_dict()))
-    for model, o in ((one, optimizer), (two, resumed)):
-        train(model, o, steps=range(4, 8))
-    assert same_weights(one, two)
-    assert resumed.param_groups[0]["weight_decay"] == 0.1
-
-
-def test_one_state_dict_numbers_the_parameters_of_both():
-    model = network()
-    optimizer = joined(model)
-    train(model, optimizer)
-    state_dict = optimizer.state_dict()
-    numbers = [i for group in state_dict["param_groups"] for i in group["params"]]
-    assert numbers == list(range(6)) == sorted(state_dict["state"])
-    assert [set(state_dict["state"][i]) == {"momentum_buffer"} for i in numbers] == [True, True] + [False] * 4
-
-
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
-@pytest.mark.parametrize("name", ["adamw", "sgdm"])
-def test_a_copy_goes_on_bit_by_bit_on_its_own(duplicate, name):
-    model = network()
-    optimizer = joined(model, AUXILIARIES[name])
-    train(model, optimizer)
-    model_2, optimizer_2 = duplicate((model, optimizer))
-    assert isinstance(optimizer_2, MuonWithAux)
-    train(model_2, optimizer_2, steps=range(4, 6))
-    assert not same_weights(model, model_2)
-    train(model, optimizer, steps=range(4, 6))
-    assert same_weights(model, model_2)
-    handle = optimizer_2.register_step_pre_hook(lambda *_: None)
-    handle.remove()
+def test_a_checkpoint_through_a_file_goes_on_bit_by_bit():
+    for aux in AUXILIARIES.values():
+        one, two = network(), network()
+        optimizer = joined(one, aux, weight_decay=0.1, orthogonalizer=NewtonSchulz("jordan", steps=4))
+        train(one, optimizer)
+        resumed = joined(two, aux)
+        two.load_state_dict(one.state_dict())
+        resumed.load_state_dict(through_a_file(optimizer.state_dict()))
+        for model, o in ((one, optimizer), (two, resumed)):
+            train(model, o, steps=range(4, 8))
+        assert same_weights(one, two)
+        assert resumed.param_groups[0]["weight_decay"] == 0.1
 
 
 def test_parts_still_save_and_load_and_the_whole_sees_it():
@@ -292,73 +228,31 @@ def test_a_list_of_lambdas_schedules_each_group():
     assert optimizer.muon.param_groups[0]["lr"] == pytest.approx(0.01)
 
 
-def test_one_cycle_schedules_both_parts_as_it_would_each():
-    one, two = network(), network()
-    optimizer = joined(one)
-    scheduler = OneCycleLR(optimizer, max_lr=[0.1, 0.01, 0.02], total_steps=5, cycle_momentum=False)
-    split = split_params(two)
-    parts = Muon(split.matrices, 0.02), AUXILIARIES["adamw"](split.rest)
-    schedulers = [
-        OneCycleLR(part, max_lr=top, total_steps=5, cycle_momentum=False)
-        for part, top in zip(parts, ([0.1], [0.01, 0.02]), strict=True)
-    ]
-    for t in range(4):
-        train(one, optimizer, steps=[t])
-        train(two, *parts, steps=[t])
-        scheduler.step()
-        for each in schedulers:
-            each.step()
-        rates = [group["lr"] for part in parts for group in part.param_groups]
-        assert [group["lr"] for group in optimizer.param_groups] == rates
-    assert same_weights(one, two)
-
-
-def test_one_cycle_cannot_cycle_momenta_of_two_kinds():
-    with pytest.raises(ValueError, match="must support momentum or beta1"):
-        OneCycleLR(joined(network()), max_lr=0.1, total_steps=5)
-
-
-def test_schedulers_that_read_the_loss_or_follow_each_other_act_on_both_parts():
-    model = network()
-    optimizer = joined(model)
-    plateau = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
-    train(model, optimizer, steps=[0])
-    for loss in (1.0, 1.0, 1.0):
-        plateau.step(loss)
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.005, 0.0025, 0.0025])
-    optimizer = joined(model)
-    warmup = LambdaLR(optimizer, lambda t: (1 + t) / 2)
-    scheduler = SequentialLR(optimizer, [warmup, CosineAnnealingLR(optimizer, 4)], milestones=[1])
-    for t in range(5):
-        train(model, optimizer, steps=[t])
-        scheduler.step()
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.0, 0.0, 0.0])
-
-
-@pytest.mark.parametrize("name", ["adamw", "adamw fused", "sgdm"])
-def test_a_gradient_scaler_unscales_for_both_and_leaves_both_alone_after_an_overflow(name):
-    plain, scaled = network(), network()
-    optimizers = joined(plain, AUXILIARIES[name]), joined(scaled, AUXILIARIES[name])
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=1000)
-    for t in range(5):
-        overflows = t in (1, 3)
-        if not overflows:
-            train(plain, optimizers[0], steps=[t])
-        before = copy.deepcopy(optimizers[1].state_dict())
-        optimizers[1].zero_grad()
-        scaler.scale(loss_of(scaled, t)).backward()
-        if overflows:
-            scaled[2].weight.grad[0, 0] = torch.inf
-        scaler.step(optimizers[1])
-        scaler.update()
-        if overflows:
-            after = optimizers[1].state_dict()
-            for key, entry in before["state"].items():
-                assert all(
-                    torch.equal(torch.as_tensor(after["state"][key][k]), torch.as_tensor(v)) for k, v in entry.items()
-                )
-        assert same_weights(plain, scaled)
-    assert scaler.get_scale() == 2.0**6
+def test_a_gradient_scaler_unscales_for_both_and_leaves_both_alone_after_an_overflow():
+    for name in ["adamw", "adamw fused", "sgdm"]:
+        plain, scaled = network(), network()
+        optimizers = joined(plain, AUXILIARIES[name]), joined(scaled, AUXILIARIES[name])
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=1000)
+        for t in range(5):
+            overflows = t in (1, 3)
+            if not overflows:
+                train(plain, optimizers[0], steps=[t])
+            before = copy.deepcopy(optimizers[1].state_dict())
+            optimizers[1].zero_grad()
+            scaler.scale(loss_of(scaled, t)).backward()
+            if overflows:
+                scaled[2].weight.grad[0, 0] = torch.inf
+            scaler.step(optimizers[1])
+            scaler.update()
+            if overflows:
+                after = optimizers[1].state_dict()
+                for key, entry in before["state"].items():
+                    assert all(
+                        torch.equal(torch.as_tensor(after["state"][key][k]), torch.as_tensor(v))
+                        for k, v in entry.items()
+                    )
+            assert same_weights(plain, scaled)
+        assert scaler.get_scale() == 2.0**6
 
 
 # ------------------------------------------------------------------------------------------------------------- hooks
@@ -380,17 +274,6 @@ def test_hooks_of_the_whole_and_of_the_parts_are_called_in_turn():
         handle.remove()
     train(model, optimizer, steps=[1])
     assert len(calls) == 6
-
-
-def test_hooks_around_saving_and_loading_are_those_of_the_whole():
-    optimizer = joined(network())
-    calls: list[str] = []
-    optimizer.register_state_dict_pre_hook(lambda _: calls.append("before saving"))
-    optimizer.register_state_dict_post_hook(lambda _, state: {**state, "note": "kept"})
-    optimizer.register_load_state_dict_pre_hook(lambda _, state: calls.append(f"before loading, {state['note']}"))
-    optimizer.register_load_state_dict_post_hook(lambda _: calls.append("after loading"))
-    optimizer.load_state_dict(optimizer.state_dict())
-    assert calls == ["before saving", "before loading, kept", "after loading"]
 
 
 def test_the_orthogonalize_hook_is_that_of_the_muon_part():
@@ -415,9 +298,8 @@ def test_a_parameter_in_both_parts_is_refused():
         MuonWithAux(Muon(split.matrices), torch.optim.AdamW([model[2].weight, model[0].bias]))
 
 
-@pytest.mark.parametrize(
-    ("muon", "aux", "message"),
-    [
+def test_anything_but_muon_and_an_optimizer_is_refused():
+    for muon, aux, message in [
         (torch.optim.SGD, torch.optim.SGD, "muon must be a muonlab.Muon, got torch.optim.sgd.SGD"),
         (Muon, list, "aux must be a torch optimizer, got builtins.list: MuonWithAux"),
         (
@@ -425,11 +307,9 @@ def test_a_parameter_in_both_parts_is_refused():
             torch.optim.SGD,
             "muon must be a muonlab.Muon, got torch.optim.Muon: .*Muon.torch replaces",
         ),
-    ],
-)
-def test_anything_but_muon_and_an_optimizer_is_refused(muon, aux, message):
-    with pytest.raises(TypeError, match=message):
-        MuonWithAux(muon([nn.Parameter(torch.zeros(2, 2))]), aux([nn.Parameter(torch.zeros(2, 2))]))
+    ]:
+        with pytest.raises(TypeError, match=message):
+            MuonWithAux(muon([nn.Parameter(torch.zeros(2, 2))]), aux([nn.Parameter(torch.zeros(2, 2))]))
 
 
 def test_a_group_goes_to_a_part_and_is_seen_by_the_whole():

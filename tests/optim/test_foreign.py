@@ -88,38 +88,38 @@ def torch_checkpoint(options: dict, params: list[Parameter]) -> dict:
     return copy.deepcopy(theirs.state_dict())
 
 
-@pytest.mark.parametrize("name", TORCH)
-def test_a_torch_muon_goes_on_under_ours(name):
-    options = TORCH[name]
-    params = parameters()
-    checkpoint = saved(torch_checkpoint(options, params))
-    momenta = [checkpoint["state"][i]["momentum_buffer"] for i in range(len(params))]
-    ours = Muon(
-        params, 0.5, momentum=0.1, momentum_form="heavy_ball", scale="none", renormalize="after", weight_decay=0.7
-    )
-    ours.load_state_dict(checkpoint)
-    for p, m in zip(params, momenta, strict=True):
-        assert torch.equal(ours.state[p]["momentum_buffer"], m)
-    of_twin = {key: value for key, value in options.items() if key != "eps"}
-    assert_goes_on_as(partial(twins.torch_muon, **of_twin), ours, params, momenta)
+def test_a_torch_muon_goes_on_under_ours():
+    for options in TORCH.values():
+        params = parameters()
+        checkpoint = saved(torch_checkpoint(options, params))
+        momenta = [checkpoint["state"][i]["momentum_buffer"] for i in range(len(params))]
+        ours = Muon(
+            params, 0.5, momentum=0.1, momentum_form="heavy_ball", scale="none", renormalize="after", weight_decay=0.7
+        )
+        ours.load_state_dict(checkpoint)
+        for p, m in zip(params, momenta, strict=True):
+            assert torch.equal(ours.state[p]["momentum_buffer"], m)
+        of_twin = {key: value for key, value in options.items() if key != "eps"}
+        assert_goes_on_as(partial(twins.torch_muon, **of_twin), ours, params, momenta)
 
 
-@pytest.mark.parametrize(
-    "slip",
-    [
-        {"nesterov": False}, {"ns_steps": 4}, {"ns_coefficients": TAYLOR[2]}, {"adjust_lr_fn": "match_rms_adamw"},
-        {"momentum": 0.9}, {"lr": 0.021}, {"weight_decay": 0.0},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_the_comparison_sees_a_setting_that_was_not_carried_over(slip):
-    params = parameters()
-    checkpoint = torch_checkpoint({"lr": 0.02}, params)
-    momenta = [checkpoint["state"][i]["momentum_buffer"].clone() for i in range(len(params))]
-    ours = Muon(params)
-    ours.load_state_dict(checkpoint)
-    with pytest.raises(AssertionError):
-        assert_goes_on_as(partial(twins.torch_muon, **{"lr": 0.02, **slip}), ours, params, momenta)
+def test_the_comparison_sees_a_setting_that_was_not_carried_over():
+    for slip in [
+        {"nesterov": False},
+        {"ns_steps": 4},
+        {"ns_coefficients": TAYLOR[2]},
+        {"adjust_lr_fn": "match_rms_adamw"},
+        {"momentum": 0.9},
+        {"lr": 0.021},
+        {"weight_decay": 0.0},
+    ]:
+        params = parameters()
+        checkpoint = torch_checkpoint({"lr": 0.02}, params)
+        momenta = [checkpoint["state"][i]["momentum_buffer"].clone() for i in range(len(params))]
+        ours = Muon(params)
+        ours.load_state_dict(checkpoint)
+        with pytest.raises(AssertionError):
+            assert_goes_on_as(partial(twins.torch_muon, **{"lr": 0.02, **slip}), ours, params, momenta)
 
 
 def test_groups_of_torch_muon_keep_their_own_settings():
@@ -172,15 +172,6 @@ def test_a_parameter_that_torch_muon_never_stepped_starts_from_zero():
     step(ours, params, drawn(MATRICES, 1))
 
 
-def test_names_of_torch_muon_are_kept():
-    names = ["a", "b", "c", "d"]
-    params = parameters()
-    theirs = torch.optim.Muon(zip(names, params, strict=True))
-    ours = Muon(params)
-    ours.load_state_dict(theirs.state_dict())
-    assert ours.param_groups[0]["param_names"] == names
-
-
 def test_options_that_others_do_not_have_stay_as_they_are_in_the_group():
     params = parameters([(4, 6)])
     own = {"nonfinite": "skip", "matrix_view": (2, 2), "maximize": True}
@@ -213,13 +204,13 @@ def test_coefficients_that_diverge_are_refused_on_loading():
         Muon(parameters()).load_state_dict(checkpoint)
 
 
-@pytest.mark.parametrize("other", [torch.optim.SGD, torch.optim.AdamW])
-def test_the_state_of_an_optimizer_that_is_no_muon_is_refused(other):
-    params = parameters()
-    theirs = other(params, lr=0.1)
-    step(theirs, params, drawn(MATRICES, 0))
-    with pytest.raises(ValueError, match=r"torch\.optim\.Muon"):  # the way out names what can be loaded
-        Muon(params).load_state_dict(theirs.state_dict())
+def test_the_state_of_an_optimizer_that_is_no_muon_is_refused():
+    for other in [torch.optim.SGD, torch.optim.AdamW]:
+        params = parameters()
+        theirs = other(params, lr=0.1)
+        step(theirs, params, drawn(MATRICES, 0))
+        with pytest.raises(ValueError, match=r"torch\.optim\.Muon"):  # the way out names what can be loaded
+            Muon(params).load_state_dict(theirs.state_dict())
 
 
 # ----------------------------------------------------------------------------------------------------- muon-optimizer
@@ -232,19 +223,19 @@ def muon_optimizer_checkpoint(params: list[Parameter], **options) -> dict:
     return {"state": state, "param_groups": [group]}
 
 
-@pytest.mark.parametrize("options", [{}, {"lr": 0.05, "weight_decay": 0.3, "momentum": 0.8}])
-def test_a_single_device_muon_goes_on_under_ours(options):
-    shapes = (*MATRICES, (4, 2, 2, 2))
-    params = parameters(shapes)
-    checkpoint = saved(muon_optimizer_checkpoint(params, **options))
-    momenta = [checkpoint["state"][i]["momentum_buffer"].flatten(1) for i in range(len(params))]
-    ours = Muon(
-        params, 0.5, momentum=0.1, orthogonalizer=ExactPolar(), nesterov=False, scale="none", renormalize="before"
-    )
-    ours.load_state_dict(checkpoint)
-    for p, m in zip(params, momenta, strict=True):
-        assert torch.equal(ours.state[p]["momentum_buffer"].flatten(1), m)
-    assert_goes_on_as(partial(twins.keller_jordan, **options), ours, params, momenta)
+def test_a_single_device_muon_goes_on_under_ours():
+    for options in [{}, {"lr": 0.05, "weight_decay": 0.3, "momentum": 0.8}]:
+        shapes = (*MATRICES, (4, 2, 2, 2))
+        params = parameters(shapes)
+        checkpoint = saved(muon_optimizer_checkpoint(params, **options))
+        momenta = [checkpoint["state"][i]["momentum_buffer"].flatten(1) for i in range(len(params))]
+        ours = Muon(
+            params, 0.5, momentum=0.1, orthogonalizer=ExactPolar(), nesterov=False, scale="none", renormalize="before"
+        )
+        ours.load_state_dict(checkpoint)
+        for p, m in zip(params, momenta, strict=True):
+            assert torch.equal(ours.state[p]["momentum_buffer"].flatten(1), m)
+        assert_goes_on_as(partial(twins.keller_jordan, **options), ours, params, momenta)
 
 
 def test_what_schedulers_wrote_into_a_group_does_not_hide_where_it_is_from():
@@ -311,31 +302,31 @@ def combined() -> tuple[MuonWithAux, list[Parameter], list[Parameter]]:
     return MuonWithAux(muon, aux), matrices, vectors
 
 
-@pytest.mark.parametrize("order", ["mmaa", "aamm", "mama", "amam", "amma"])
-def test_a_muon_with_aux_adam_goes_on_under_ours_whatever_the_order_of_its_groups(order):
-    optimizer, matrices, vectors = combined()
-    optimizer.load_state_dict(saved(aux_adam_checkpoint(order)))
-    momenta, averages = drawn(MATRICES, 50), drawn(VECTORS, 60)
-    for p, m in zip(matrices, momenta, strict=True):
-        assert torch.equal(optimizer.state[p]["momentum_buffer"], m)
-    for p, a in zip(vectors, averages, strict=True):
-        assert torch.equal(optimizer.state[p]["exp_avg"], a)
-        assert torch.equal(optimizer.state[p]["exp_avg_sq"], a.square() + 0.5)
-    weights, of_muon = copies(matrices), [{0: momenta[0], 1: momenta[1]}, {0: momenta[2], 1: momenta[3]}]
-    rest, of_adam = copies(vectors), [{0: (a, a.square() + 0.5, 7)} for a in averages]
-    for t in range(STEPS):
-        grads, others = drawn(MATRICES, 1000 + t), drawn(VECTORS, 2000 + t)
-        step(optimizer, matrices + vectors, grads + others)
-        for i, options in enumerate(MUON_GROUPS):
-            half, two = weights[2 * i : 2 * i + 2], grads[2 * i : 2 * i + 2]
-            twins.keller_jordan(half, two, of_muon[i], **options)
-            weights[2 * i : 2 * i + 2] = half
-        for i, options in enumerate(ADAM_GROUPS):
-            one = [rest[i]]
-            adam_twin(one, [others[i]], of_adam[i], **options)
-            rest[i] = one[0]
-        for p, w in zip(matrices + vectors, weights + rest, strict=True):
-            torch.testing.assert_close(p.detach(), w, rtol=1e-6, atol=1e-6)
+def test_a_muon_with_aux_adam_goes_on_under_ours_whatever_the_order_of_its_groups():
+    for order in ["mmaa", "aamm", "mama", "amam", "amma"]:
+        optimizer, matrices, vectors = combined()
+        optimizer.load_state_dict(saved(aux_adam_checkpoint(order)))
+        momenta, averages = drawn(MATRICES, 50), drawn(VECTORS, 60)
+        for p, m in zip(matrices, momenta, strict=True):
+            assert torch.equal(optimizer.state[p]["momentum_buffer"], m)
+        for p, a in zip(vectors, averages, strict=True):
+            assert torch.equal(optimizer.state[p]["exp_avg"], a)
+            assert torch.equal(optimizer.state[p]["exp_avg_sq"], a.square() + 0.5)
+        weights, of_muon = copies(matrices), [{0: momenta[0], 1: momenta[1]}, {0: momenta[2], 1: momenta[3]}]
+        rest, of_adam = copies(vectors), [{0: (a, a.square() + 0.5, 7)} for a in averages]
+        for t in range(STEPS):
+            grads, others = drawn(MATRICES, 1000 + t), drawn(VECTORS, 2000 + t)
+            step(optimizer, matrices + vectors, grads + others)
+            for i, options in enumerate(MUON_GROUPS):
+                half, two = weights[2 * i : 2 * i + 2], grads[2 * i : 2 * i + 2]
+                twins.keller_jordan(half, two, of_muon[i], **options)
+                weights[2 * i : 2 * i + 2] = half
+            for i, options in enumerate(ADAM_GROUPS):
+                one = [rest[i]]
+                adam_twin(one, [others[i]], of_adam[i], **options)
+                rest[i] = one[0]
+            for p, w in zip(matrices + vectors, weights + rest, strict=True):
+                torch.testing.assert_close(p.detach(), w, rtol=1e-6, atol=1e-6)
 
 
 def test_what_comes_from_muon_with_aux_adam_is_saved_in_our_terms():
@@ -350,15 +341,6 @@ def test_what_comes_from_muon_with_aux_adam_is_saved_in_our_terms():
     other, matrices, vectors = combined()
     other.load_state_dict(saved(optimizer.state_dict()))
     step(other, matrices + vectors, drawn((*MATRICES, *VECTORS), 3))
-
-
-def test_a_fresh_muon_with_aux_adam_loads_without_states():
-    checkpoint = aux_adam_checkpoint("amma")
-    checkpoint["state"] = {}
-    optimizer, matrices, vectors = combined()
-    optimizer.load_state_dict(checkpoint)
-    assert not any(optimizer.state[p]["momentum_buffer"].any() for p in matrices)
-    step(optimizer, matrices + vectors, drawn((*MATRICES, *VECTORS), 3))
 
 
 def test_other_numbers_of_groups_or_shapes_are_refused():
@@ -386,7 +368,7 @@ def test_eps_of_torch_is_taken_in_its_place_and_has_no_effect():
         Muon.torch(parameters(), eps=-1.0)
 
 
-@pytest.mark.parametrize("key", ["ns_steps", "ns_coefficients", "adjust_lr_fn", "eps"])
-def test_options_of_torch_in_a_group_are_refused_with_the_way_out(key):
-    with pytest.raises(ValueError, match=rf"no option '{key}', which is torch\.optim\.Muon's: say orthogonalizer="):
-        Muon.torch([{"params": parameters(), key: 1}])
+def test_options_of_torch_in_a_group_are_refused_with_the_way_out():
+    for key in ["ns_steps", "ns_coefficients", "adjust_lr_fn", "eps"]:
+        with pytest.raises(ValueError, match=rf"no option '{key}', which is torch\.optim\.Muon's: say orthogonalizer="):
+            Muon.torch([{"params": parameters(), key: 1}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from itertools import product
 
 import pytest
 import torch
@@ -61,39 +62,33 @@ def check_peak(optimizer: torch.optim.Optimizer) -> None:
     assert peak <= 4 * STACK, f"{peak / STACK:.2f} stacks"
 
 
-@pytest.mark.parametrize("build", [Muon, SGDM])
-@pytest.mark.parametrize("nonfinite", ["propagate", "skip"])
-def test_the_state_is_one_buffer_for_each_parameter_from_the_start(build, nonfinite):
-    params = [Parameter(torch.randn(shape)) for shape in ((4, 6), (3, 2, 2), (4, 0))]
-    optimizer = build(params, lr=0.1, momentum=0.9, nonfinite=nonfinite)
-    for _ in range(3):
-        assert set(optimizer.state) == set(params)
-        assert all(list(optimizer.state[p]) == ["momentum_buffer"] for p in params)
-        buffers = [optimizer.state[p]["momentum_buffer"] for p in params]
-        assert [(b.shape, b.dtype) for b in buffers] == [(p.shape, p.dtype) for p in params]
-        assert sum(b.untyped_storage().nbytes() for b in buffers) == sum(p.nbytes for p in params)
-        for p in params:
-            p.grad = torch.ones_like(p)
-        optimizer.step()
-        assert all(optimizer.state[p]["momentum_buffer"] is b for p, b in zip(params, buffers, strict=True))
+def test_the_state_is_one_buffer_for_each_parameter_from_the_start():
+    for build, nonfinite in product((Muon, SGDM), ("propagate", "skip")):
+        params = [Parameter(torch.randn(shape)) for shape in ((4, 6), (3, 2, 2), (4, 0))]
+        optimizer = build(params, lr=0.1, momentum=0.9, nonfinite=nonfinite)
+        for _ in range(3):
+            assert set(optimizer.state) == set(params)
+            assert all(list(optimizer.state[p]) == ["momentum_buffer"] for p in params)
+            buffers = [optimizer.state[p]["momentum_buffer"] for p in params]
+            assert [(b.shape, b.dtype) for b in buffers] == [(p.shape, p.dtype) for p in params]
+            assert sum(b.untyped_storage().nbytes() for b in buffers) == sum(p.nbytes for p in params)
+            for p in params:
+                p.grad = torch.ones_like(p)
+            optimizer.step()
+            assert all(optimizer.state[p]["momentum_buffer"] is b for p, b in zip(params, buffers, strict=True))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_step_holds_at_most_four_stacks_of_one_shape(name):
-    check_peak(ready(**OPTIONS[name]))
+def test_a_step_holds_at_most_four_stacks_of_one_shape():
+    for options in OPTIONS.values():
+        check_peak(ready(**options))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_step_leaves_nothing_behind_but_the_buffers_that_release_frees(name):
-    optimizer = ready(**OPTIONS[name])
-
-    def run() -> None:
-        optimizer.step()
-        release()
-
-    peak, left = bytes_held(run)
-    assert peak > 0
-    assert left == 0
+def test_a_step_leaves_nothing_behind_but_the_buffers_that_release_frees():
+    for options in OPTIONS.values():
+        optimizer = ready(**options)
+        peak, left = bytes_held(lambda optimizer=optimizer: (optimizer.step(), release()))
+        assert peak > 0
+        assert left == 0
 
 
 def test_a_step_of_sgdm_holds_no_stack_at_all_and_skipping_two():
@@ -145,15 +140,14 @@ class Live(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("shape", [(64, 64), (64, 256), (256, 64)])
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_step_on_a_device_holds_at_most_four_stacks(shape, name):
-    params = [Parameter(torch.empty(shape, device="meta")) for _ in range(8)]
-    options = {k: v.to("meta") if isinstance(v, Tensor) else v for k, v in OPTIONS[name].items()}
-    optimizer = Muon(params, **{"lr": 0.1, **options})
-    for p in params:
-        p.grad = torch.empty_like(p)
-    with Live([t for p in params for t in (p, p.grad, optimizer.state[p]["momentum_buffer"])]) as live:
-        optimizer.step()
-    stack = sum(p.nbytes for p in params)
-    assert stack < live.peak <= 4 * stack, f"{live.peak / stack:.2f} stacks"
+def test_a_step_on_a_device_holds_at_most_four_stacks():
+    for shape, given in product(((64, 64), (64, 256), (256, 64)), OPTIONS.values()):
+        params = [Parameter(torch.empty(shape, device="meta")) for _ in range(8)]
+        options = {k: v.to("meta") if isinstance(v, Tensor) else v for k, v in given.items()}
+        optimizer = Muon(params, **{"lr": 0.1, **options})
+        for p in params:
+            p.grad = torch.empty_like(p)
+        with Live([t for p in params for t in (p, p.grad, optimizer.state[p]["momentum_buffer"])]) as live:
+            optimizer.step()
+        stack = sum(p.nbytes for p in params)
+        assert stack < live.peak <= 4 * stack, f"{live.peak / stack:.2f} stacks"

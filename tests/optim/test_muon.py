@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -113,12 +113,12 @@ def check_momentum(dtype: torch.dtype, form: str, nesterov: bool) -> None:
         torch.testing.assert_close(M.double(), e, rtol=0, atol=8 * torch.finfo(dtype).eps * float(e.abs().max()))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize(("form", "nesterov"), FORMS)
-def test_the_momentum_is_the_weighted_sum_of_gradients_and_gradients_are_untouched(dtype, form, nesterov, storages):
-    check_momentum(dtype, form, nesterov)
-    assert len(storages) == 3 * len(SHAPES)
-    assert all(M != O for M, O in storages)
+def test_the_momentum_is_the_weighted_sum_of_gradients_and_gradients_are_untouched(storages):
+    for dtype, (form, nesterov) in product((torch.float16, torch.bfloat16, torch.float32, torch.float64), FORMS):
+        check_momentum(dtype, form, nesterov)
+        assert len(storages) == 3 * len(SHAPES)
+        assert all(M != O for M, O in storages)
+        storages.clear()
 
 
 def test_the_momentum_check_rejects_an_orthogonalizer_that_writes_into_its_input(monkeypatch):
@@ -128,42 +128,29 @@ def test_the_momentum_check_rejects_an_orthogonalizer_that_writes_into_its_input
     check_momentum(torch.bfloat16, "ema", nesterov=True)  # there it is handed a copy
 
 
-@pytest.mark.parametrize(("form", "nesterov"), FORMS)
-def test_no_weight_momentum_gradient_or_result_shares_memory_with_another(form, nesterov, storages):
-    params = parameters()
-    optimizer = Muon(params, 0.1, momentum=0.9, momentum_form=form, nesterov=nesterov)
-    step(optimizer, drawn())
-    held = [*params, *(p.grad for p in params), *(optimizer.state[p]["momentum_buffer"] for p in params)]
-    addresses = [t.untyped_storage().data_ptr() for t in held]
-    assert len(set(addresses)) == len(held)
-    assert not {O for _, O in storages} & set(addresses)
-
-
 # ------------------------------------------------------------------------------------------------------------- scale
 
 
-@pytest.mark.parametrize(
-    ("dtype", "powers"),
-    [
-        (torch.float16, (-3, 4)),
-        (torch.bfloat16, (-60, -3, 1, 60)),
-        (torch.float32, (-90, -30, -3, 1, 30, 90)),
-        (torch.float64, (-800, -3, 60, 800)),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize(("form", "nesterov"), FORMS)
-def test_gradients_times_a_power_of_two_give_the_same_update_bit_by_bit(dtype, powers, form, nesterov):
-    results = []
-    for k in (0, *powers):
-        params = parameters(dtype=dtype)
-        optimizer = Muon(params, 0.1, momentum=0.75, momentum_form=form, nesterov=nesterov)
-        for grads in gradients(3, dtype=dtype):
-            step(optimizer, [g * 2.0**k for g in grads])
-        results.append(copies(params))
-    assert not same_bits(results[0], parameters(dtype=dtype))
-    for k, result in zip(powers, results[1:], strict=True):
-        assert same_bits(result, results[0]), f"2^{k}"
+def test_gradients_times_a_power_of_two_give_the_same_update_bit_by_bit():
+    for (dtype, powers), (form, nesterov) in product(
+        (
+            (torch.float16, (-3, 4)),
+            (torch.bfloat16, (-60, -3, 1, 60)),
+            (torch.float32, (-90, -30, -3, 1, 30, 90)),
+            (torch.float64, (-800, -3, 60, 800)),
+        ),
+        FORMS,
+    ):
+        results = []
+        for k in (0, *powers):
+            params = parameters(dtype=dtype)
+            optimizer = Muon(params, 0.1, momentum=0.75, momentum_form=form, nesterov=nesterov)
+            for grads in gradients(3, dtype=dtype):
+                step(optimizer, [g * 2.0**k for g in grads])
+            results.append(copies(params))
+        assert not same_bits(results[0], parameters(dtype=dtype))
+        for k, result in zip(powers, results[1:], strict=True):
+            assert same_bits(result, results[0]), f"2^{k}"
 
 
 def test_a_step_leaves_no_trace_in_the_bits_of_steps_of_other_optimizers():
@@ -173,15 +160,14 @@ def test_a_step_leaves_no_trace_in_the_bits_of_steps_of_other_optimizers():
         assert same_bits(run(partial(Muon, lr=0.1, momentum=0.9)), expected), factor
 
 
-@pytest.mark.parametrize("factor", [1e-30, 1e-10, 1e-3, 1e5, 1e20, 1e30])
-@pytest.mark.parametrize(("form", "nesterov"), FORMS)
-def test_gradients_times_any_factor_give_the_same_update_up_to_rounding(factor, form, nesterov):
-    build = partial(Muon, lr=1.0, momentum=0.75, momentum_form=form, nesterov=nesterov, orthogonalizer=FULL)
-    params, expected = parameters(), run(build, steps=1)
-    step(build(params), [g * factor for g in drawn(seed=0)])
-    for p, e in zip(params, expected, strict=True):
-        error = torch.linalg.matrix_norm((p - e).detach().double().flatten(1), 2)
-        assert error <= 2 * tolerance(FULL.schedule) * math.sqrt(max(1, p.shape[0] / p[0].numel()))
+def test_gradients_times_any_factor_give_the_same_update_up_to_rounding():
+    for factor, (form, nesterov) in product((1e-30, 1e-10, 1e-3, 1e5, 1e20, 1e30), FORMS):
+        build = partial(Muon, lr=1.0, momentum=0.75, momentum_form=form, nesterov=nesterov, orthogonalizer=FULL)
+        params, expected = parameters(), run(build, steps=1)
+        step(build(params), [g * factor for g in drawn(seed=0)])
+        for p, e in zip(params, expected, strict=True):
+            error = torch.linalg.matrix_norm((p - e).detach().double().flatten(1), 2)
+            assert error <= 2 * tolerance(FULL.schedule) * math.sqrt(max(1, p.shape[0] / p[0].numel()))
 
 
 def test_the_largest_singular_value_of_an_update_is_near_one_at_every_scale():
@@ -212,45 +198,42 @@ def test_singular_values_of_an_update_are_as_far_from_one_as_the_schedule_says()
 ORTHOGONALIZERS = [NewtonSchulz(taylor(2), steps=5, prescale=p) for p in PRESCALES] + [NewtonSchulz(), ExactPolar()]
 
 
-@pytest.mark.parametrize("orthogonalizer", ORTHOGONALIZERS, ids=lambda o: f"{o.kind} {getattr(o, 'prescale', '')}")
-@pytest.mark.parametrize("renormalize", [None, "before", "after"])
-def test_zero_gradients_give_a_zero_update_and_no_nan(orthogonalizer, renormalize):
-    params = [*parameters(), Parameter(torch.zeros(3, 5))]
-    optimizer = Muon(params, 0.1, momentum=0.9, orthogonalizer=orthogonalizer, renormalize=renormalize)
-    before = copies(params)
-    step(optimizer, [torch.zeros_like(p) for p in params])
-    assert not any(M.any() for M in buffers(optimizer))
-    for p, w in zip(params, before, strict=True):
-        norm = w.norm()
-        expected = w * math.sqrt(len(w)) / norm if renormalize and norm > 0 else w
-        torch.testing.assert_close(p.detach(), expected, rtol=1e-6 if renormalize else 0, atol=0)
+def test_zero_gradients_give_a_zero_update_and_no_nan():
+    for orthogonalizer, renormalize in product(ORTHOGONALIZERS, [None, "before", "after"]):
+        params = [*parameters(), Parameter(torch.zeros(3, 5))]
+        optimizer = Muon(params, 0.1, momentum=0.9, orthogonalizer=orthogonalizer, renormalize=renormalize)
+        before = copies(params)
+        step(optimizer, [torch.zeros_like(p) for p in params])
+        assert not any(M.any() for M in buffers(optimizer))
+        for p, w in zip(params, before, strict=True):
+            norm = w.norm()
+            expected = w * math.sqrt(len(w)) / norm if renormalize and norm > 0 else w
+            torch.testing.assert_close(p.detach(), expected, rtol=1e-6 if renormalize else 0, atol=0)
 
 
 # ------------------------------------------------------------------------------------------------------------ shapes
 
 
-@pytest.mark.parametrize("shape", [(4, 0), (0, 4), (0, 0), (3, 0, 5)])
-@pytest.mark.parametrize(
-    "options", [{}, {"renormalize": "before"}, {"nonfinite": "skip"}, {"nonfinite": "raise"}, {"matrix_view": "batch"}]
-)
-def test_an_empty_parameter_is_left_alone_and_the_others_step_as_without_it(shape, options):
-    empty, (other,), (alone,) = Parameter(torch.empty(shape)), parameters([(6, 10)]), parameters([(6, 10)])
-    optimizer = Muon([empty, other], 0.1, momentum=0.9, **options)
-    step(optimizer, [torch.empty(shape), *drawn([(6, 10)])])
-    step(Muon([alone], 0.1, momentum=0.9, **options), drawn([(6, 10)]))
-    assert same_bits([other], [alone])
-    assert empty.shape == shape
-    assert optimizer.orthogonalized == 1
+def test_an_empty_parameter_is_left_alone_and_the_others_step_as_without_it():
+    for shape, options in product(
+        ((4, 0), (0, 4), (0, 0), (3, 0, 5)),
+        [{}, {"renormalize": "before"}, {"nonfinite": "skip"}, {"nonfinite": "raise"}, {"matrix_view": "batch"}],
+    ):
+        empty, (other,), (alone,) = Parameter(torch.empty(shape)), parameters([(6, 10)]), parameters([(6, 10)])
+        optimizer = Muon([empty, other], 0.1, momentum=0.9, **options)
+        step(optimizer, [torch.empty(shape), *drawn([(6, 10)])])
+        step(Muon([alone], 0.1, momentum=0.9, **options), drawn([(6, 10)]))
+        assert same_bits([other], [alone])
+        assert empty.shape == shape
+        assert optimizer.orthogonalized == 1
 
 
-@pytest.mark.parametrize("shape", [(1, 9), (9, 1), (1, 1)])
-def test_the_update_of_a_row_or_column_is_its_unit_vector(shape):
-    params, (g,) = [Parameter(torch.zeros(shape))], drawn([shape])
-    step(
-        Muon(params, 1.0, momentum=0.0, nesterov=False, scale="none", orthogonalizer=NewtonSchulz(taylor(2), steps=5)),
-        [g],
-    )
-    torch.testing.assert_close(params[0].detach(), -g / g.norm(), rtol=1e-6, atol=1e-6)
+def test_the_update_of_a_row_or_column_is_its_unit_vector():
+    for shape in [(1, 9), (9, 1), (1, 1)]:
+        params, (g,) = [Parameter(torch.zeros(shape))], drawn([shape])
+        options = {"momentum": 0.0, "nesterov": False, "scale": "none"}
+        step(Muon(params, 1.0, **options, orthogonalizer=NewtonSchulz(taylor(2), steps=5)), [g])
+        torch.testing.assert_close(params[0].detach(), -g / g.norm(), rtol=1e-6, atol=1e-6)
 
 
 def strided(kind: str, values: Tensor) -> Tensor:
@@ -264,24 +247,24 @@ def strided(kind: str, values: Tensor) -> Tensor:
     return room[::2, :, :, 1:5:2]
 
 
-@pytest.mark.parametrize("kind", ["channels_last", "transposed", "every second"])
-@pytest.mark.parametrize("of", ["weight", "gradient", "both"])
-@pytest.mark.parametrize("view", ["flatten", "batch", (3, 5)])
-def test_strides_of_weights_and_gradients_change_nothing(kind, of, view):
-    shape = (8, 6, 3, 2)
-    results = []
-    for strides in (False, True):
-        weight = drawn([shape], seed=100)[0]
-        weight = strided(kind, weight) if strides and of != "gradient" else weight
-        p = Parameter(weight)
-        assert p.stride() == weight.stride()
-        optimizer = accurate([p], matrix_view=view, renormalize="before", weight_decay=0.1)
-        for (g,) in gradients(3, [shape]):
-            p.grad = strided(kind, g) if strides and of != "weight" else g
-            optimizer.step()
-        assert p.stride() == weight.stride()
-        results.append(p.detach())
-    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
+def test_strides_of_weights_and_gradients_change_nothing():
+    for kind, of, view in product(
+        ("channels_last", "transposed", "every second"), ("weight", "gradient", "both"), ("flatten", "batch", (3, 5))
+    ):
+        shape = (8, 6, 3, 2)
+        results = []
+        for strides in (False, True):
+            weight = drawn([shape], seed=100)[0]
+            weight = strided(kind, weight) if strides and of != "gradient" else weight
+            p = Parameter(weight)
+            assert p.stride() == weight.stride()
+            optimizer = accurate([p], matrix_view=view, renormalize="before", weight_decay=0.1)
+            for (g,) in gradients(3, [shape]):
+                p.grad = strided(kind, g) if strides and of != "weight" else g
+                optimizer.step()
+            assert p.stride() == weight.stride()
+            results.append(p.detach())
+        torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
 
 
 def test_a_parameter_that_is_a_view_leaves_the_memory_around_it_alone():
@@ -291,35 +274,6 @@ def test_a_parameter_that_is_a_view_leaves_the_memory_around_it_alone():
     changed = room != 7.0
     assert changed[::2, :, :, 1:5:2].all()
     assert int(changed.sum()) == p.numel()
-
-
-def test_filters_of_any_dimension_step_as_the_matrix_out_by_rest():
-    for shape in ((4, 3, 5), (4, 3, 2, 2), (4, 3, 2, 2, 2)):
-        results = [
-            run(partial(Muon, lr=0.1, momentum=0.9, scale=scale), shapes=[shape])[0].flatten(1)
-            for scale in ("original", "match_rms_adamw", "spectral")
-        ]
-        flat = (4, math.prod(shape[1:]))
-        for scale, result in zip(("original", "match_rms_adamw", "spectral"), results, strict=True):
-            params = [Parameter(drawn([shape], seed=100)[0].reshape(flat))]
-            optimizer = Muon(params, 0.1, momentum=0.9, scale=scale)
-            for (g,) in gradients(3, [shape]):
-                step(optimizer, [g.reshape(flat)])
-            assert same_bits([result], params)
-
-
-@pytest.mark.parametrize(("move", "dtype"), [(nn.Module.double, torch.float64), (nn.Module.bfloat16, torch.bfloat16)])
-def test_the_momentum_follows_a_model_to_another_dtype(move, dtype):
-    model = nn.Linear(6, 4, bias=False)
-    optimizer = Muon(model.parameters(), 0.1, momentum=0.9, nesterov=False)
-    (g,) = drawn([(4, 6)])
-    step(optimizer, [g])
-    (before,) = buffers(optimizer)
-    move(model)
-    step(optimizer, [torch.zeros(4, 6, dtype=dtype)])
-    (after,) = buffers(optimizer)
-    assert after.dtype == model.weight.dtype == dtype
-    torch.testing.assert_close(after, 0.9 * before.to(dtype))
 
 
 # ----------------------------------------------------------------------------------------------- non-finite gradients
@@ -334,36 +288,27 @@ def with_bad_entry(grads: list[Tensor], which: int, value: float) -> list[Tensor
     return grads
 
 
-@pytest.mark.parametrize("build", [Muon, SGDM])
-@pytest.mark.parametrize("value", BAD)
-def test_propagate_lets_a_bad_gradient_into_its_own_weight_and_no_other(build, value):
-    clean, params = parameters(), parameters()
-    step(build(clean, 0.1, momentum=0.9), drawn())
-    step(build(params, 0.1, momentum=0.9), with_bad_entry(drawn(), 1, value))
-    assert not torch.isfinite(params[1]).all()
-    assert same_bits(params[:1] + params[2:], clean[:1] + clean[2:])
+def test_propagate_lets_a_bad_gradient_into_its_own_weight_and_no_other():
+    for build, value in product((Muon, SGDM), BAD):
+        clean, params = parameters(), parameters()
+        step(build(clean, 0.1, momentum=0.9), drawn())
+        step(build(params, 0.1, momentum=0.9), with_bad_entry(drawn(), 1, value))
+        assert not torch.isfinite(params[1]).all()
+        assert same_bits(params[:1] + params[2:], clean[:1] + clean[2:])
 
 
-@pytest.mark.parametrize("build", [Muon, SGDM])
-@pytest.mark.parametrize("value", BAD)
-def test_raise_names_the_parameters_and_leaves_all_weights_and_states_as_they_were(build, value):
-    params = parameters()
-    named = zip(("first", "second", "third", "filters"), params, strict=True)
-    optimizer = build(named, 0.1, 0.9, weight_decay=0.1, nonfinite="raise")
-    step(optimizer, drawn())
-    weights, momenta = copies(params), buffers(optimizer)
-    bad = with_bad_entry(with_bad_entry(drawn(seed=1), 1, value), 3, value)
-    with pytest.raises(ValueError, match=r"gradients must be finite .* got NaN or infinity for second, filters: "):
-        step(optimizer, bad)
-    assert same_bits(params, weights)
-    assert same_bits(buffers(optimizer), momenta)
-
-
-def test_raise_speaks_of_positions_where_there_are_no_names():
-    optimizer = Muon([{"params": parameters()}, {"params": parameters([(3, 3), (5, 5)])}], nonfinite="raise")
-    grads = [*drawn(), *drawn([(3, 3), (5, 5)])]
-    with pytest.raises(ValueError, match="infinity for parameter 1 of its group: nothing was updated"):
-        step(optimizer, with_bad_entry(grads, 5, math.nan))
+def test_raise_names_the_parameters_and_leaves_all_weights_and_states_as_they_were():
+    for build, value in product((Muon, SGDM), BAD):
+        params = parameters()
+        named = zip(("first", "second", "third", "filters"), params, strict=True)
+        optimizer = build(named, 0.1, momentum=0.9, weight_decay=0.1, nonfinite="raise")
+        step(optimizer, drawn())
+        weights, momenta = copies(params), buffers(optimizer)
+        bad = with_bad_entry(with_bad_entry(drawn(seed=1), 1, value), 3, value)
+        with pytest.raises(ValueError, match=r"gradients must be finite .* got NaN or infinity for second, filters: "):
+            step(optimizer, bad)
+        assert same_bits(params, weights)
+        assert same_bits(buffers(optimizer), momenta)
 
 
 def test_raise_also_guards_the_groups_that_let_bad_gradients_through():
@@ -394,22 +339,20 @@ SKIPPING = {
 FOURS = ((4, 6), (4, 6), (4, 3, 3, 3), (4, 2))
 
 
-@pytest.mark.parametrize("value", BAD)
-@pytest.mark.parametrize("name", SKIPPING)
-def test_skip_leaves_its_parameter_as_if_the_step_had_not_been(name, value):
-    build = SKIPPING[name]
-    params, never = parameters(FOURS), parameters(FOURS)
-    skipping, reference = build(params, nonfinite="skip"), build(never)
-    for t, grads in enumerate(gradients(5, FOURS)):
-        bad = {1: 0, 2: 2}.get(t)  # the second step is bad for one, the third for another
-        weights, momenta = copies(params), buffers(skipping)
-        step(skipping, grads if bad is None else with_bad_entry(grads, bad, value))
-        step(reference, [None if i == bad else g for i, g in enumerate(grads)])
-        assert same_bits(params, never)
-        assert same_bits(buffers(skipping), buffers(reference))
-        if bad is not None:
-            assert same_bits([params[bad], buffers(skipping)[bad]], [weights[bad], momenta[bad]])
-            assert not same_bits(params, weights)
+def test_skip_leaves_its_parameter_as_if_the_step_had_not_been():
+    for value, build in product(BAD, SKIPPING.values()):
+        params, never = parameters(FOURS), parameters(FOURS)
+        skipping, reference = build(params, nonfinite="skip"), build(never)
+        for t, grads in enumerate(gradients(5, FOURS)):
+            bad = {1: 0, 2: 2}.get(t)  # the second step is bad for one, the third for another
+            weights, momenta = copies(params), buffers(skipping)
+            step(skipping, grads if bad is None else with_bad_entry(grads, bad, value))
+            step(reference, [None if i == bad else g for i, g in enumerate(grads)])
+            assert same_bits(params, never)
+            assert same_bits(buffers(skipping), buffers(reference))
+            if bad is not None:
+                assert same_bits([params[bad], buffers(skipping)[bad]], [weights[bad], momenta[bad]])
+                assert not same_bits(params, weights)
 
 
 def test_skip_with_finite_gradients_changes_no_bit():
@@ -471,40 +414,39 @@ ON_DEVICE = {
 
 
 @pytest.mark.usefixtures("_capability_by_index")
-@pytest.mark.parametrize("nonfinite", ["propagate", "skip", "raise"])
-@pytest.mark.parametrize("name", ON_DEVICE)
-def test_a_step_on_a_device_reads_nothing_back_and_one_number_to_raise(name, nonfinite):
-    params, here = parameters(FOURS), parameters(FOURS)
-    optimizer, reference = (ON_DEVICE[name](p, nonfinite=nonfinite) for p in (params, here))
-    for grads in gradients(2, FOURS):
-        step(reference, grads)
-        for p, g in zip(params, grads, strict=True):
-            p.grad = g.clone()
-        with OnDevice(), Reads() as reads:
-            optimizer.step()
-        assert reads.count == (nonfinite == "raise")
-    for p, h in zip(params, here, strict=True):
-        torch.testing.assert_close(p, h, rtol=1e-5, atol=1e-5)
+def test_a_step_on_a_device_reads_nothing_back_and_one_number_to_raise():
+    for nonfinite, build in product(("propagate", "skip", "raise"), ON_DEVICE.values()):
+        params, here = parameters(FOURS), parameters(FOURS)
+        optimizer, reference = (build(p, nonfinite=nonfinite) for p in (params, here))
+        for grads in gradients(2, FOURS):
+            step(reference, grads)
+            for p, g in zip(params, grads, strict=True):
+                p.grad = g.clone()
+            with OnDevice(), Reads() as reads:
+                optimizer.step()
+            assert reads.count == (nonfinite == "raise")
+        for p, h in zip(params, here, strict=True):
+            torch.testing.assert_close(p, h, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("_capability_by_index")
-@pytest.mark.parametrize("name", SKIPPING)
-def test_skip_on_a_device_spares_the_bad_parameter_and_no_other(name):
-    results = []
-    for bad in (False, True):
-        params = parameters(FOURS)
-        optimizer = SKIPPING[name](params, nonfinite="skip")
-        grads = drawn(FOURS)
-        for p, g in zip(params, with_bad_entry(grads, 0, math.nan) if bad else grads, strict=True):
-            p.grad = g
-        with OnDevice():
-            optimizer.step()
-        results.append([*params, *buffers(optimizer)])
-    clean, skipped = results
-    mine = (0, len(FOURS))
-    assert same_bits([skipped[0]], parameters(FOURS)[:1])
-    assert not skipped[len(FOURS)].any()
-    assert same_bits(*([t for i, t in enumerate(r) if i not in mine] for r in (skipped, clean)))
+def test_skip_on_a_device_spares_the_bad_parameter_and_no_other():
+    for build in SKIPPING.values():
+        results = []
+        for bad in (False, True):
+            params = parameters(FOURS)
+            optimizer = build(params, nonfinite="skip")
+            grads = drawn(FOURS)
+            for p, g in zip(params, with_bad_entry(grads, 0, math.nan) if bad else grads, strict=True):
+                p.grad = g
+            with OnDevice():
+                optimizer.step()
+            results.append([*params, *buffers(optimizer)])
+        clean, skipped = results
+        mine = (0, len(FOURS))
+        assert same_bits([skipped[0]], parameters(FOURS)[:1])
+        assert not skipped[len(FOURS)].any()
+        assert same_bits(*([t for i, t in enumerate(r) if i not in mine] for r in (skipped, clean)))
 
 
 @pytest.mark.usefixtures("_capability_by_index")
@@ -534,15 +476,14 @@ def test_bfloat16_is_chosen_on_a_device_that_has_it_and_nowhere_else():
     assert 1e-4 < errors[8] < 0.1
 
 
-@pytest.mark.parametrize("nonfinite", ["propagate", "skip"])
-@pytest.mark.parametrize("name", ON_DEVICE)
-def test_a_step_works_on_meta_tensors_which_have_no_numbers_to_read(name, nonfinite):
-    params = [Parameter(p.to("meta")) for p in parameters(FOURS)]
-    optimizer = ON_DEVICE[name](params, nonfinite=nonfinite)
-    for p in params:
-        p.grad = torch.empty_like(p)
-    optimizer.step()
-    assert all(optimizer.state[p]["momentum_buffer"].device.type == "meta" for p in params)
+def test_a_step_works_on_meta_tensors_which_have_no_numbers_to_read():
+    for nonfinite, build in product(("propagate", "skip"), ON_DEVICE.values()):
+        params = [Parameter(p.to("meta")) for p in parameters(FOURS)]
+        optimizer = build(params, nonfinite=nonfinite)
+        for p in params:
+            p.grad = torch.empty_like(p)
+        optimizer.step()
+        assert all(optimizer.state[p]["momentum_buffer"].device.type == "meta" for p in params)
 
 
 def test_the_counter_of_reads_sees_a_read():
@@ -556,9 +497,8 @@ def test_the_counter_of_reads_sees_a_read():
 # ----------------------------------------------------------------------------------------------------- counts, batches
 
 
-@pytest.mark.parametrize(
-    ("shapes", "options", "without", "count"),
-    [
+def test_orthogonalized_counts_the_matrices_of_the_last_step():
+    for shapes, options, without, count in [
         (SHAPES, {}, (), 4),
         (SHAPES, {}, (0, 3), 2),
         (SHAPES, {}, (0, 1, 2, 3), 0),
@@ -567,15 +507,13 @@ def test_the_counter_of_reads_sees_a_read():
         ([(9, 4), (9, 2, 2)], {"matrix_view": (2, 3, 4)}, (), 6),
         ([(6, 4), (0, 4), (4, 0)], {}, (), 1),
         ([(6, 4), (6, 4)], {"nonfinite": "skip"}, (), 2),
-    ],
-)
-def test_orthogonalized_counts_the_matrices_of_the_last_step(shapes, options, without, count):
-    params = parameters(shapes)
-    optimizer = Muon(params, 0.1, momentum=0.9, **options)
-    assert optimizer.orthogonalized == 0
-    for _ in range(2):
-        step(optimizer, [None if i in without else g for i, g in enumerate(drawn(shapes))])
-        assert optimizer.orthogonalized == count
+    ]:
+        params = parameters(shapes)
+        optimizer = Muon(params, 0.1, momentum=0.9, **options)
+        assert optimizer.orthogonalized == 0
+        for _ in range(2):
+            step(optimizer, [None if i in without else g for i, g in enumerate(drawn(shapes))])
+            assert optimizer.orthogonalized == count
 
 
 def test_parameters_without_gradients_keep_weight_and_state_decay_and_norm_included():
@@ -588,17 +526,17 @@ def test_parameters_without_gradients_keep_weight_and_state_decay_and_norm_inclu
     assert not any(torch.equal(p, w) for p, w in zip(params[1:], weights[1:], strict=True))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_a_matrix_gets_the_same_bits_among_others_of_its_shape_as_alone(dtype):
-    for shape in ((16, 40), (33, 17), (1, 5), (5, 1), (7, 7)):
-        shapes = [shape] * 5
-        together = run(partial(Muon, lr=0.1, momentum=0.9), shapes=shapes, dtype=dtype)
-        for i, p in enumerate(together):
-            alone = [parameters(shapes, dtype)[i]]
-            optimizer = Muon(alone, 0.1, momentum=0.9)
-            for grads in gradients(3, shapes, dtype):
-                step(optimizer, [grads[i]])
-            assert same_bits([p], alone)
+def test_a_matrix_gets_the_same_bits_among_others_of_its_shape_as_alone():
+    for dtype in [torch.float16, torch.bfloat16, torch.float32, torch.float64]:
+        for shape in ((16, 40), (33, 17), (1, 5), (5, 1), (7, 7)):
+            shapes = [shape] * 5
+            together = run(partial(Muon, lr=0.1, momentum=0.9), shapes=shapes, dtype=dtype)
+            for i, p in enumerate(together):
+                alone = [parameters(shapes, dtype)[i]]
+                optimizer = Muon(alone, 0.1, momentum=0.9)
+                for grads in gradients(3, shapes, dtype):
+                    step(optimizer, [grads[i]])
+                assert same_bits([p], alone)
 
 
 PER_GROUP = {
@@ -616,26 +554,23 @@ PER_GROUP = {
 }
 
 
-def test_the_table_below_has_every_option():
+def test_every_option_of_a_group_is_followed_as_by_an_optimizer_of_its_own():
     assert set(PER_GROUP) == set(Muon.checks)
-
-
-@pytest.mark.parametrize("option", [*PER_GROUP, "all"])
-def test_every_option_of_a_group_is_followed_as_by_an_optimizer_of_its_own(option):
-    pairs = PER_GROUP if option == "all" else {option: PER_GROUP[option]}
-    base = {"lr": 0.1, "momentum": 0.9, "orthogonalizer": NewtonSchulz(taylor(2), steps=5, prescale="paper")}
-    settings = [{name: values[i] for name, values in pairs.items()} for i in (0, 1)]
-    shapes = [(4, 6), (4, 6), (4, 2)]
-    halves = [parameters(shapes), parameters(shapes)]
-    apart = [parameters(shapes), parameters(shapes)]
-    together = Muon([{"params": p, **s} for p, s in zip(halves, settings, strict=True)], **base)
-    alone = [Muon(p, **{**base, **s}) for p, s in zip(apart, settings, strict=True)]
-    for grads in gradients(3, shapes):
-        step(together, grads * 2)
-        for optimizer in alone:
-            step(optimizer, grads)
-    assert same_bits(halves[0] + halves[1], apart[0] + apart[1])
-    assert same_bits(halves[0], halves[1]) == (option == "nonfinite")
+    for option in [*PER_GROUP, "all"]:
+        pairs = PER_GROUP if option == "all" else {option: PER_GROUP[option]}
+        base = {"lr": 0.1, "momentum": 0.9, "orthogonalizer": NewtonSchulz(taylor(2), steps=5, prescale="paper")}
+        settings = [{name: values[i] for name, values in pairs.items()} for i in (0, 1)]
+        shapes = [(4, 6), (4, 6), (4, 2)]
+        halves = [parameters(shapes), parameters(shapes)]
+        apart = [parameters(shapes), parameters(shapes)]
+        together = Muon([{"params": p, **s} for p, s in zip(halves, settings, strict=True)], **base)
+        alone = [Muon(p, **{**base, **s}) for p, s in zip(apart, settings, strict=True)]
+        for grads in gradients(3, shapes):
+            step(together, grads * 2)
+            for optimizer in alone:
+                step(optimizer, grads)
+        assert same_bits(halves[0] + halves[1], apart[0] + apart[1])
+        assert same_bits(halves[0], halves[1]) == (option == "nonfinite")
 
 
 def test_equal_shapes_of_different_groups_share_a_batch_unless_orthogonalized_differently():
@@ -668,26 +603,19 @@ def test_an_orthogonalizer_put_into_a_group_by_hand_works_from_the_next_step_and
     assert optimizer.param_groups[0]["orthogonalizer"] == ExactPolar().plain() == ("exact_polar", "auto", None)
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("lr", -0.1, "lr must be a finite number"),
-        ("lr", math.inf, "lr must be a finite number"),
+def test_a_bad_value_put_into_a_group_by_hand_is_refused_before_anything_changes():
+    for option, value, message in [
         ("momentum", 1.5, r"momentum must be a finite number in \[0, 1\)"),
-        ("weight_decay", -1.0, "weight_decay must be a finite number"),
         ("scale", "rms", "scale must be one of 'none', 'original'"),
-        ("nesterov", 1, "nesterov must be True or False, got 1"),
         ("orthogonalizer", "svd", "orthogonalizer must be a NewtonSchulz or an ExactPolar, got 'svd'"),
-    ],
-)
-def test_a_bad_value_put_into_a_group_by_hand_is_refused_before_anything_changes(option, value, message):
-    params = parameters()
-    optimizer = Muon(params, 0.1, momentum=0.9)
-    optimizer.param_groups[0][option] = value
-    with pytest.raises((TypeError, ValueError), match=message):
-        step(optimizer, drawn())
-    assert same_bits(params, parameters())
-    assert not any(M.any() for M in buffers(optimizer))
+    ]:
+        params = parameters()
+        optimizer = Muon(params, 0.1, momentum=0.9)
+        optimizer.param_groups[0][option] = value
+        with pytest.raises((TypeError, ValueError), match=message):
+            step(optimizer, drawn())
+        assert same_bits(params, parameters())
+        assert not any(M.any() for M in buffers(optimizer))
 
 
 def test_a_vector_is_refused_at_construction_and_in_a_later_group():
@@ -716,57 +644,55 @@ def test_a_step_needs_no_process_group(monkeypatch):
 # ------------------------------------------------------------------------------------------------------------- hooks
 
 
-@pytest.mark.parametrize(("form", "nesterov"), FORMS)
-@pytest.mark.parametrize(
-    ("shapes", "view", "each"),
-    [
-        ([(4, 6), (4, 6)], "flatten", lambda t: [t]),
-        ([(4, 3, 2), (4, 3, 2)], "flatten", lambda t: [t.reshape(4, 6)]),
-        ([(3, 4, 6), (3, 4, 6)], "batch", list),
-        ([(8, 6), (8, 3, 2)], (4, 4), lambda t: list(t.reshape(2, 4, 6))),
-    ],
-)
-def test_a_hook_sees_parameters_matrices_and_results_aligned(form, nesterov, shapes, view, each):
-    mu = 0.75
-    params = parameters(shapes)
-    optimizer = Muon(params, 0.1, momentum=mu, momentum_form=form, nesterov=nesterov, matrix_view=view)
-    step(optimizer, drawn(shapes, seed=5))
-    calls: list[tuple[tuple[Tensor, ...], Tensor, Tensor]] = []
-    optimizer.register_orthogonalize_hook(lambda *call: calls.append(call))
-    grads, before = drawn(shapes, seed=6), copies(params)
-    step(optimizer, grads)
-    ((owners, M, O),) = calls
-    count = sum(len(each(p)) for p in params)
-    assert len(owners) == len(M) == len(O) == count == optimizer.orthogonalized
-    assert M.shape == O.shape == (count, 4, 6)
-    share = 1 - mu if form == "ema" else 1.0
-    orthogonalize = from_plain(optimizer.param_groups[0]["orthogonalizer"])
-    at = 0
-    for p, g, m, w in zip(params, grads, buffers(optimizer), before, strict=True):
-        direction = share * g + mu * m if nesterov else m
-        for D, change in zip(each(direction), each(w - p.detach()), strict=True):
-            assert owners[at] is p
-            torch.testing.assert_close(M[at], D, rtol=1e-5, atol=1e-6)
-            torch.testing.assert_close(0.1 * O[at], change, rtol=1e-4, atol=1e-6)
-            assert torch.equal(O[at], orthogonalize(M[at]))
-            at += 1
-    assert at == count
-
-
-@pytest.mark.parametrize("view", ["flatten", "batch", (2, 2)])
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_what_a_hook_writes_changes_nothing(view, nesterov):
-    shapes = [(4, 6), (4, 6), (4, 2, 3)]
-    results = []
-    for writes in (False, True):
+def test_a_hook_sees_parameters_matrices_and_results_aligned():
+    for (form, nesterov), (shapes, view, each) in product(
+        FORMS,
+        (
+            ([(4, 6), (4, 6)], "flatten", lambda t: [t]),
+            ([(4, 3, 2), (4, 3, 2)], "flatten", lambda t: [t.reshape(4, 6)]),
+            ([(3, 4, 6), (3, 4, 6)], "batch", list),
+            ([(8, 6), (8, 3, 2)], (4, 4), lambda t: list(t.reshape(2, 4, 6))),
+        ),
+    ):
+        mu = 0.75
         params = parameters(shapes)
-        optimizer = Muon(params, 0.1, momentum=0.9, matrix_view=view, nesterov=nesterov)
-        if writes:
-            optimizer.register_orthogonalize_hook(lambda _, M, O: (M.fill_(math.nan), O.fill_(math.nan)))
-        for grads in gradients(3, shapes):
-            step(optimizer, grads)
-        results.append([*copies(params), *buffers(optimizer)])
-    assert same_bits(*results)
+        optimizer = Muon(params, 0.1, momentum=mu, momentum_form=form, nesterov=nesterov, matrix_view=view)
+        step(optimizer, drawn(shapes, seed=5))
+        calls: list[tuple[tuple[Tensor, ...], Tensor, Tensor]] = []
+        optimizer.register_orthogonalize_hook(lambda *call, calls=calls: calls.append(call))
+        grads, before = drawn(shapes, seed=6), copies(params)
+        step(optimizer, grads)
+        ((owners, M, O),) = calls
+        count = sum(len(each(p)) for p in params)
+        assert len(owners) == len(M) == len(O) == count == optimizer.orthogonalized
+        assert M.shape == O.shape == (count, 4, 6)
+        share = 1 - mu if form == "ema" else 1.0
+        orthogonalize = from_plain(optimizer.param_groups[0]["orthogonalizer"])
+        at = 0
+        for p, g, m, w in zip(params, grads, buffers(optimizer), before, strict=True):
+            direction = share * g + mu * m if nesterov else m
+            for D, change in zip(each(direction), each(w - p.detach()), strict=True):
+                assert owners[at] is p
+                torch.testing.assert_close(M[at], D, rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(0.1 * O[at], change, rtol=1e-4, atol=1e-6)
+                assert torch.equal(O[at], orthogonalize(M[at]))
+                at += 1
+        assert at == count
+
+
+def test_what_a_hook_writes_changes_nothing():
+    for view, nesterov in product(("flatten", "batch", (2, 2)), (False, True)):
+        shapes = [(4, 6), (4, 6), (4, 2, 3)]
+        results = []
+        for writes in (False, True):
+            params = parameters(shapes)
+            optimizer = Muon(params, 0.1, momentum=0.9, matrix_view=view, nesterov=nesterov)
+            if writes:
+                optimizer.register_orthogonalize_hook(lambda _, M, O: (M.fill_(math.nan), O.fill_(math.nan)))
+            for grads in gradients(3, shapes):
+                step(optimizer, grads)
+            results.append([*copies(params), *buffers(optimizer)])
+        assert same_bits(*results)
 
 
 def test_a_hook_is_called_before_the_weights_of_its_batch_change_and_not_after_its_removal():
@@ -813,23 +739,24 @@ def test_a_hook_may_remove_itself_while_it_is_called():
 # ------------------------------------------------------------------------------------- momenta that leave their range
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 5e3), (torch.float32, 5e37)])
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_skip_and_raise_notice_finite_gradients_that_would_overflow_the_momentum(dtype, size, nesterov):
-    for build in (partial(Muon, momentum_form="heavy_ball", nesterov=nesterov), partial(SGDM, nesterov=nesterov)):
-        p = Parameter(torch.ones(4, 4, dtype=dtype))
-        optimizer = build([p], lr=1e-8 if build.func is Muon else 0.0, momentum=0.95, nonfinite="skip")
-        for _ in range(60):
-            p.grad = torch.full_like(p, size)
-            optimizer.step()
-        buffer = optimizer.state[p]["momentum_buffer"]
-        assert bool(torch.isfinite(p).all())
-        assert bool(torch.isfinite(buffer).all())
-        assert float(buffer.max()) > 2 * size  # it had moved before it was stopped
-        optimizer.param_groups[0]["nonfinite"] = "raise"
-        p.grad = torch.full_like(p, 0.99 * torch.finfo(dtype).max)
-        with pytest.raises(ValueError, match=r"keep momenta finite \(nonfinite=.raise.\), got NaN or infinity for parameter 0 of its group"):
-            optimizer.step()
+def test_skip_and_raise_notice_finite_gradients_that_would_overflow_the_momentum():
+    for (dtype, size), nesterov in product(((torch.float16, 5e3), (torch.float32, 5e37)), (False, True)):
+        for build in (partial(Muon, momentum_form="heavy_ball", nesterov=nesterov), partial(SGDM, nesterov=nesterov)):
+            p = Parameter(torch.ones(4, 4, dtype=dtype))
+            optimizer = build([p], lr=1e-8 if build.func is Muon else 0.0, momentum=0.95, nonfinite="skip")
+            for _ in range(60):
+                p.grad = torch.full_like(p, size)
+                optimizer.step()
+            buffer = optimizer.state[p]["momentum_buffer"]
+            assert bool(torch.isfinite(p).all())
+            assert bool(torch.isfinite(buffer).all())
+            assert float(buffer.max()) > 2 * size  # it had moved before it was stopped
+            optimizer.param_groups[0]["nonfinite"] = "raise"
+            p.grad = torch.full_like(p, 0.99 * torch.finfo(dtype).max)
+            with pytest.raises(
+                ValueError, match=r"keep momenta finite .*got NaN or infinity for parameter 0 of its group"
+            ):
+                optimizer.step()
 
 
 def test_an_average_that_cannot_overflow_is_not_skipped():

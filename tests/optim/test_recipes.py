@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from muonlab import SGDM, ExactPolar, Muon, NewtonSchulz
-from muonlab.polynomials import preset, taylor
+from muonlab.polynomials import taylor
 from tests.reference import optimizers as twins
 from tests.reference.optimizers import JORDAN, TAYLOR, muon_step, newton_schulz
 
@@ -125,6 +125,7 @@ RECIPES: dict[str, tuple[Callable, Twin]] = {
         )
         for q, kappa in CROSS
     },
+    "algorithm 1": (partial(Muon.paper, **PAPER), partial(twins.algorithm_1, **PAPER, q=3, kappa=2)),
     "algorithm 2": (partial(Muon.paper, **PAPER, polar="svd"), partial(twins.algorithm_2, **PAPER)),
     "experiments, svd": (
         partial(Muon.paper, **PAPER, variant="experiments", polar="svd"),
@@ -158,10 +159,9 @@ RECIPES: dict[str, tuple[Callable, Twin]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_follows_its_naive_twin(name, dtype):
-    assert_follows(name, RECIPES[name][1], dtype)
+def test_every_recipe_follows_its_naive_twin():
+    for dtype, name in product(TOLERANCE, RECIPES):
+        assert_follows(name, RECIPES[name][1], dtype)
 
 
 # ------------------------------------------------------------------------------------------------------- wrong twins
@@ -208,61 +208,28 @@ def first_two_dimensions_scale(shape):
     return 0.2 * math.sqrt(max(shape[:2]))
 
 
+EMA, HEAVY_BALL = {"momentum_form": "ema"}, {"momentum_form": "heavy_ball"}
+AS_PAPER = {**PAPER, **HEAVY_BALL}
+EMA_QUINTIC = {**EMA, "nesterov": True, "orthogonalize": jordan(5), "scale": twins.original_scale}
 SPECIFIED = {
-    "algorithm 1, q=3, kappa=2": {**PAPER, "momentum_form": "heavy_ball", "orthogonalize": paper_scaled},
-    "algorithm 2": {**PAPER, "momentum_form": "heavy_ball", "orthogonalize": twins.polar},
-    "experiments, q=3, kappa=2": {
-        **PAPER,
-        "momentum_form": "heavy_ball",
-        "orthogonalize": quintic(3),
-        "renormalize": "before",
-    },
-    "experiments, svd": {
-        **PAPER,
-        "momentum_form": "heavy_ball",
-        "orthogonalize": twins.polar,
-        "renormalize": "before",
-    },
-    "algorithm 3": {**PAPER, "momentum_form": "heavy_ball", "orthogonalize": lambda M: M},
+    "algorithm 1, q=3, kappa=2": {**AS_PAPER, "orthogonalize": paper_scaled},
+    "algorithm 2": {**AS_PAPER, "orthogonalize": twins.polar},
+    "experiments, q=3, kappa=2": {**AS_PAPER, "orthogonalize": quintic(3), "renormalize": "before"},
+    "experiments, svd": {**AS_PAPER, "orthogonalize": twins.polar, "renormalize": "before"},
+    "algorithm 3": {**AS_PAPER, "orthogonalize": lambda M: M},
     "airbench": {
-        "lr": 0.24,
-        "momentum": 0.6,
-        "momentum_form": "heavy_ball",
-        "nesterov": True,
-        "orthogonalize": jordan(3),
-        "renormalize": "before",
+        **{"lr": 0.24, "momentum": 0.6, **HEAVY_BALL, "nesterov": True},
+        **{"orthogonalize": jordan(3), "renormalize": "before"},
     },
-    "keller_jordan, decay": {
-        "lr": 0.02,
-        "momentum": 0.95,
-        "momentum_form": "ema",
-        "nesterov": True,
-        "orthogonalize": jordan(5),
-        "scale": twins.original_scale,
-        "weight_decay": 0.3,
-    },
-    "torch": {
-        "lr": 1e-3,
-        "momentum": 0.95,
-        "momentum_form": "ema",
-        "nesterov": True,
-        "orthogonalize": jordan(5),
-        "scale": twins.original_scale,
-        "weight_decay": 0.1,
-    },
+    "keller_jordan, decay": {**EMA_QUINTIC, "lr": 0.02, "momentum": 0.95, "weight_decay": 0.3},
+    "torch": {**EMA_QUINTIC, "lr": 1e-3, "momentum": 0.95, "weight_decay": 0.1},
     "moonlight": {
-        "lr": 1e-3,
-        "momentum": 0.95,
-        "momentum_form": "heavy_ball",
-        "nesterov": True,
-        "orthogonalize": jordan(5),
-        "scale": twins.match_rms_adamw_scale,
-        "weight_decay": 0.1,
+        **{"lr": 1e-3, "momentum": 0.95, **HEAVY_BALL, "nesterov": True, "weight_decay": 0.1},
+        **{"orthogonalize": jordan(5), "scale": twins.match_rms_adamw_scale},
     },
 }
 """Each recipe once more, as options of the generic twin, so that a wrong twin is one option away."""
 
-HEAVY_BALL, EMA = {"momentum_form": "heavy_ball"}, {"momentum_form": "ema"}
 WRONG: dict[tuple[str, str], tuple[Twin, dict]] = {
     ("algorithm 1, q=3, kappa=2", "without max{1, ·}"): (muon_step, {"orthogonalize": quintic(3)}),
     ("algorithm 1, q=3, kappa=2", "c_2 = 1/4"): (muon_step, {"orthogonalize": partial(paper_scaled, c_2=1 / 4)}),
@@ -314,47 +281,43 @@ WRONG: dict[tuple[str, str], tuple[Twin, dict]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "slip"), WRONG)
-def test_a_wrong_twin_fails_the_check_that_its_recipe_passes(name, slip):
-    step, options = WRONG[name, slip]
-    with pytest.raises(AssertionError, match="not close"):
-        assert_follows(name, partial(step, **{**SPECIFIED[name], **options}), torch.float32)
-
-
-def test_every_recipe_has_a_wrong_twin():
+def test_a_wrong_twin_fails_the_check_that_its_recipe_passes():
     assert {name for name, _ in WRONG} == set(SPECIFIED)
     assert {name.split(",")[0] for name in SPECIFIED} == {name.split(",")[0] for name in RECIPES}
+    for (name, _), (step, options) in WRONG.items():
+        with pytest.raises(AssertionError, match="not close"):
+            assert_follows(name, partial(step, **{**SPECIFIED[name], **options}), torch.float32)
 
 
 # ------------------------------------------------------------------------------------- the twins, judged by themselves
 
 
-@pytest.mark.parametrize("name", SPECIFIED)
-def test_a_twin_is_the_generic_twin_with_its_options_spelled_out(name):
-    weights, grads = problem(torch.float64)
-    spelled_out = twin_path(partial(muon_step, **SPECIFIED[name]), weights, grads)
-    assert_same_path(twin_path(RECIPES[name][1], weights, grads), spelled_out, TOLERANCE[torch.float64])
+def test_a_twin_is_the_generic_twin_with_its_options_spelled_out():
+    for name, options in SPECIFIED.items():
+        weights, grads = problem(torch.float64)
+        spelled_out = twin_path(partial(muon_step, **options), weights, grads)
+        assert_same_path(twin_path(RECIPES[name][1], weights, grads), spelled_out, TOLERANCE[torch.float64])
 
 
-@pytest.mark.parametrize("kappa", TAYLOR)
-def test_the_polynomials_multiplied_out_by_hand_are_the_papers(kappa):
-    u = [Fraction(math.factorial(2 * s), 4**s * math.factorial(s) ** 2) for s in range(kappa + 1)]
-    in_powers = [sum((-1) ** k * math.comb(s, k) * c for s, c in enumerate(u)) for k in range(kappa + 1)]
-    assert [Fraction(a) for a in TAYLOR[kappa]] == in_powers
-    assert [twins.central(s) for s in range(kappa + 1)] == [float(c) for c in u]
+def test_the_polynomials_multiplied_out_by_hand_are_the_papers():
+    for kappa in TAYLOR:
+        u = [Fraction(math.factorial(2 * s), 4**s * math.factorial(s) ** 2) for s in range(kappa + 1)]
+        in_powers = [sum((-1) ** k * math.comb(s, k) * c for s, c in enumerate(u)) for k in range(kappa + 1)]
+        assert [Fraction(a) for a in TAYLOR[kappa]] == in_powers
+        assert [twins.central(s) for s in range(kappa + 1)] == [float(c) for c in u]
 
 
-@pytest.mark.parametrize(("kappa", "q"), list(product(TAYLOR, range(4))))
-def test_algorithm_1_maps_singular_values_as_scalars(kappa, q):
-    generator = torch.Generator().manual_seed(1)
-    G = torch.randn(5, 8, generator=generator, dtype=torch.float64)
-    U, sigma, Vh = torch.linalg.svd(G, full_matrices=False)
-    s = sigma / sigma.norm()
-    for _ in range(q):
-        s = s * sum(twins.central(k) * (1 - s**2) ** k for k in range(kappa + 1))
-    weights = [torch.zeros_like(G)]
-    twins.algorithm_1(weights, [G], {}, lr=1.0, momentum=0.0, q=q, kappa=kappa)
-    torch.testing.assert_close(weights[0], -(U * s) @ Vh, atol=1e-14, rtol=0)
+def test_algorithm_1_maps_singular_values_as_scalars():
+    for kappa, q in list(product(TAYLOR, range(4))):
+        generator = torch.Generator().manual_seed(1)
+        G = torch.randn(5, 8, generator=generator, dtype=torch.float64)
+        U, sigma, Vh = torch.linalg.svd(G, full_matrices=False)
+        s = sigma / sigma.norm()
+        for _ in range(q):
+            s = s * sum(twins.central(k) * (1 - s**2) ** k for k in range(kappa + 1))
+        weights = [torch.zeros_like(G)]
+        twins.algorithm_1(weights, [G], {}, lr=1.0, momentum=0.0, q=q, kappa=kappa)
+        torch.testing.assert_close(weights[0], -(U * s) @ Vh, atol=1e-14, rtol=0)
 
 
 def test_on_one_by_one_matrices_airbench_is_school_arithmetic():
@@ -397,34 +360,22 @@ def no_bfloat16(monkeypatch):
 
 @REAL
 @pytest.mark.usefixtures("no_bfloat16")
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("options", TORCH_OPTIONS, ids=str)
-def test_twin_and_recipe_are_torch_optim_muon_without_its_bfloat16(options, dtype):
-    weights, grads = problem(dtype, MATRICES)
-    theirs = path_of(partial(torch.optim.Muon, **options), weights, grads)
-    assert_same_path(twin_path(partial(twins.torch_muon, **options), weights, grads), theirs, TOLERANCE[dtype])
-    assert_same_path(path_of(partial(Muon.torch, **options), weights, grads), theirs, TOLERANCE[dtype])
+def test_twin_and_recipe_are_torch_optim_muon_without_its_bfloat16():
+    for dtype, options in product(TOLERANCE, TORCH_OPTIONS):
+        weights, grads = problem(dtype, MATRICES)
+        theirs = path_of(partial(torch.optim.Muon, **options), weights, grads)
+        assert_same_path(twin_path(partial(twins.torch_muon, **options), weights, grads), theirs, TOLERANCE[dtype])
+        assert_same_path(path_of(partial(Muon.torch, **options), weights, grads), theirs, TOLERANCE[dtype])
 
 
 @REAL
-@pytest.mark.usefixtures("no_bfloat16")
-@pytest.mark.parametrize("slip", [slip for name, slip in WRONG if name == "torch"])
-def test_torch_optim_muon_rejects_the_wrong_twins_too(slip):
-    weights, grads = problem(torch.float32, MATRICES)
-    step, options = WRONG["torch", slip]
-    wrong = twin_path(partial(step, **{**SPECIFIED["torch"], **options}), weights, grads)
-    with pytest.raises(AssertionError, match="not close"):
-        assert_same_path(path_of(torch.optim.Muon, weights, grads), wrong, TOLERANCE[torch.float32])
-
-
-@REAL
-@pytest.mark.parametrize("adjust_lr_fn", [None, "match_rms_adamw"])
-def test_the_torch_twin_is_torch_optim_muon_as_it_comes_within_bfloat16(adjust_lr_fn):
-    weights, grads = problem(torch.float32, MATRICES, steps=LATE)
-    options = {"lr": 0.02, "adjust_lr_fn": adjust_lr_fn}
-    theirs = path_of(partial(torch.optim.Muon, **options), weights, grads)
-    ours = twin_path(partial(twins.torch_muon, **options), weights, grads)
-    assert_same_path(ours, theirs, 3e-3)  # 14 steps of at most 0.25, each entry with an error of a few times 2⁻⁹
+def test_the_torch_twin_is_torch_optim_muon_as_it_comes_within_bfloat16():
+    for adjust_lr_fn in [None, "match_rms_adamw"]:
+        weights, grads = problem(torch.float32, MATRICES, steps=LATE)
+        options = {"lr": 0.02, "adjust_lr_fn": adjust_lr_fn}
+        theirs = path_of(partial(torch.optim.Muon, **options), weights, grads)
+        ours = twin_path(partial(twins.torch_muon, **options), weights, grads)
+        assert_same_path(ours, theirs, 3e-3)  # 14 steps of at most 0.25, each entry with an error of a few times 2⁻⁹
 
 
 def test_moonlight_is_torchs_muon_with_its_scale_while_momentum_is_constant():
@@ -439,25 +390,24 @@ def test_moonlight_is_torchs_muon_with_its_scale_while_momentum_is_constant():
 QUINTIC = NewtonSchulz(taylor(2), steps=3)
 
 
-@pytest.mark.parametrize("renormalize", [None, "before", "after"])
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("momentum_form", ["ema", "heavy_ball"])
-def test_every_combination_of_options_follows_the_generic_twin(momentum_form, nesterov, scale, renormalize):
-    weights, grads = problem(torch.float64, ((5, 9), (9, 5), (4, 2, 3)), steps=6)
-    for weight_decay, maximize in [(0.0, False), (0.3, True)]:
-        options = {
-            "lr": 0.05,
-            "momentum": 0.9,
-            "momentum_form": momentum_form,
-            "nesterov": nesterov,
-            "renormalize": renormalize,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-        }
-        ours = path_of(partial(Muon, **options, scale=scale, orthogonalizer=QUINTIC), weights, grads)
-        twin = partial(muon_step, **options, scale=SCALES[scale], orthogonalize=quintic(3))
-        assert_same_path(ours, twin_path(twin, weights, grads), TOLERANCE[torch.float64])
+def test_every_combination_of_options_follows_the_generic_twin():
+    for renormalize, scale, nesterov, momentum_form in product(
+        [None, "before", "after"], SCALES, (False, True), ("ema", "heavy_ball")
+    ):
+        weights, grads = problem(torch.float64, ((5, 9), (9, 5), (4, 2, 3)), steps=6)
+        for weight_decay, maximize in [(0.0, False), (0.3, True)]:
+            options = {
+                "lr": 0.05,
+                "momentum": 0.9,
+                "momentum_form": momentum_form,
+                "nesterov": nesterov,
+                "renormalize": renormalize,
+                "weight_decay": weight_decay,
+                "maximize": maximize,
+            }
+            ours = path_of(partial(Muon, **options, scale=scale, orthogonalizer=QUINTIC), weights, grads)
+            twin = partial(muon_step, **options, scale=SCALES[scale], orthogonalize=quintic(3))
+            assert_same_path(ours, twin_path(twin, weights, grads), TOLERANCE[torch.float64])
 
 
 def test_groups_of_equal_shapes_follow_the_twins_of_their_own_options():
@@ -482,46 +432,43 @@ def test_groups_of_equal_shapes_follow_the_twins_of_their_own_options():
     assert_same_path(ours, theirs, TOLERANCE[torch.float64])
 
 
-@pytest.mark.parametrize(
-    "name", ["algorithm 1, q=3, kappa=2", "airbench", "keller_jordan, decay", "torch", "moonlight"]
-)
-def test_momentum_buffers_are_those_of_the_twin(name):
-    build, twin = RECIPES[name]
-    weights, grads = problem(torch.float64, steps=LATE)
-    params, state = [Parameter(w.clone()) for w in weights], {}
-    optimizer = build(params)
-    for now in grads:
-        for p, g in zip(params, now, strict=True):
-            p.grad = g.clone()
-        optimizer.step()
-        twin(list(weights), now, state)
-    for i, p in enumerate(params):
-        buffer = optimizer.state[p]["momentum_buffer"].reshape(state[i].shape)
-        torch.testing.assert_close(buffer, state[i], atol=1e-14, rtol=1e-14)
+def test_momentum_buffers_are_those_of_the_twin():
+    for name in ["algorithm 1, q=3, kappa=2", "airbench", "keller_jordan, decay", "torch", "moonlight"]:
+        build, twin = RECIPES[name]
+        weights, grads = problem(torch.float64, steps=LATE)
+        params, state = [Parameter(w.clone()) for w in weights], {}
+        optimizer = build(params)
+        for now in grads:
+            for p, g in zip(params, now, strict=True):
+                p.grad = g.clone()
+            optimizer.step()
+            twin(list(weights), now, state)
+        for i, p in enumerate(params):
+            buffer = optimizer.state[p]["momentum_buffer"].reshape(state[i].shape)
+            torch.testing.assert_close(buffer, state[i], atol=1e-14, rtol=1e-14)
 
 
 # --------------------------------------------------------------------------------------------------- laws of momentum
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("orthogonalizer", [QUINTIC, NewtonSchulz("jordan", steps=5), ExactPolar()], ids=str)
-def test_ema_and_heavy_ball_give_the_same_updates_while_momentum_is_constant(orthogonalizer, nesterov):
-    weights, grads = problem(torch.float64, steps=LATE)
-    options = {"lr": 0.1, "momentum": 0.9, "nesterov": nesterov, "orthogonalizer": orthogonalizer}
-    ema = path_of(partial(Muon, **options, momentum_form="ema"), weights, grads)
-    heavy_ball = path_of(partial(Muon, **options, momentum_form="heavy_ball"), weights, grads)
-    assert_same_path(ema, heavy_ball, TOLERANCE[torch.float64])
+def test_ema_and_heavy_ball_give_the_same_updates_while_momentum_is_constant():
+    for nesterov, orthogonalizer in product((False, True), (QUINTIC, NewtonSchulz("jordan", steps=5), ExactPolar())):
+        weights, grads = problem(torch.float64, steps=LATE)
+        options = {"lr": 0.1, "momentum": 0.9, "nesterov": nesterov, "orthogonalizer": orthogonalizer}
+        ema = path_of(partial(Muon, **options, momentum_form="ema"), weights, grads)
+        heavy_ball = path_of(partial(Muon, **options, momentum_form="heavy_ball"), weights, grads)
+        assert_same_path(ema, heavy_ball, TOLERANCE[torch.float64])
 
 
-@pytest.mark.parametrize(("prescale", "steps"), [("frobenius", STEPS), ("paper", LATE)])
-def test_ema_and_heavy_ball_part_where_momentum_changes_or_the_prescale_sees_its_size(prescale, steps):
-    weights, grads = problem(torch.float64, steps=steps)
-    orthogonalizer = NewtonSchulz(taylor(2), steps=3, prescale=prescale)
-    options = {"lr": 0.1, "momentum": 0.9, "orthogonalizer": orthogonalizer}
-    ema = path_of(partial(Muon, **options, momentum_form="ema"), weights, grads)
-    heavy_ball = path_of(partial(Muon, **options, momentum_form="heavy_ball"), weights, grads)
-    with pytest.raises(AssertionError, match="not close"):
-        assert_same_path(ema, heavy_ball, 1e-6)
+def test_ema_and_heavy_ball_part_where_momentum_changes_or_the_prescale_sees_its_size():
+    for prescale, steps in [("frobenius", STEPS), ("paper", LATE)]:
+        weights, grads = problem(torch.float64, steps=steps)
+        orthogonalizer = NewtonSchulz(taylor(2), steps=3, prescale=prescale)
+        options = {"lr": 0.1, "momentum": 0.9, "orthogonalizer": orthogonalizer}
+        ema = path_of(partial(Muon, **options, momentum_form="ema"), weights, grads)
+        heavy_ball = path_of(partial(Muon, **options, momentum_form="heavy_ball"), weights, grads)
+        with pytest.raises(AssertionError, match="not close"):
+            assert_same_path(ema, heavy_ball, 1e-6)
 
 
 IDENTITY = NewtonSchulz(taylor(2), steps=0, prescale="none")
@@ -538,116 +485,19 @@ def test_without_orthogonalization_ema_with_lr_2_is_sgd_with_lr_1_at_momentum_on
         assert_same_path(path_of(partial(ema, lr=1.0), weights, grads), sgd, 1e-3)
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_without_orthogonalization_heavy_ball_is_bitwise_sgd(nesterov):
-    weights, grads = problem(torch.float32)
-    options = {"lr": 0.1, "momentum": 0.9, "nesterov": nesterov}
-    muon = partial(Muon, **options, momentum_form="heavy_ball", scale="none", orthogonalizer=IDENTITY)
-    assert_same_path(path_of(muon, weights, grads), path_of(partial(torch.optim.SGD, **options), weights, grads), 0.0)
+def test_without_orthogonalization_heavy_ball_is_bitwise_sgd():
+    for nesterov in [False, True]:
+        weights, grads = problem(torch.float32)
+        options = {"lr": 0.1, "momentum": 0.9, "nesterov": nesterov}
+        muon = partial(Muon, **options, momentum_form="heavy_ball", scale="none", orthogonalizer=IDENTITY)
+        assert_same_path(
+            path_of(muon, weights, grads), path_of(partial(torch.optim.SGD, **options), weights, grads), 0.0
+        )
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_sgdm_is_bitwise_torch_optim_sgd(nesterov):
-    weights, grads = problem(torch.float32, (*SHAPES, (7,), (), (3,)))
-    options = {"lr": 0.1, "momentum": 0.9, "nesterov": nesterov}
-    theirs = path_of(partial(torch.optim.SGD, **options, dampening=0), weights, grads)
-    assert_same_path(path_of(partial(SGDM, **options), weights, grads), theirs, 0.0)
-
-
-@pytest.mark.parametrize("build", [Muon, SGDM], ids=lambda build: build.__name__)
-def test_maximizing_is_minimizing_with_negated_gradients_bit_by_bit(build):
-    weights, grads = problem(torch.float32)
-    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True}
-    up = path_of(partial(build, **options, maximize=True), weights, grads)
-    down = path_of(partial(build, **options), weights, [[-g for g in now] for now in grads])
-    assert_same_path(up, down, 0.0)
-
-
-# ------------------------------------------------------------------------------------------------ documented defaults
-
-JORDAN_POLYNOMIAL = preset("jordan").polynomial
-NO_FRILLS = {"weight_decay": 0.0, "scale": "none", "renormalize": None, "maximize": False, "matrix_view": "flatten"}
-DEFAULTS = {
-    "paper": (
-        partial(Muon.paper, **PAPER),
-        {**NO_FRILLS, **PAPER, "momentum_form": "heavy_ball", "nesterov": False},
-        NewtonSchulz(taylor(2), steps=3, prescale="paper", compute_dtype=None),
-    ),
-    "paper, svd": (
-        partial(Muon.paper, **PAPER, polar="svd"),
-        {**NO_FRILLS, **PAPER, "momentum_form": "heavy_ball", "nesterov": False},
-        ExactPolar(method="svd"),
-    ),
-    "experiments": (
-        partial(Muon.paper, **PAPER, variant="experiments"),
-        {**NO_FRILLS, **PAPER, "momentum_form": "heavy_ball", "nesterov": False, "renormalize": "before"},
-        NewtonSchulz(taylor(2), steps=3, compute_dtype=None),
-    ),
-    "airbench": (
-        Muon.airbench,
-        {
-            **NO_FRILLS,
-            "lr": 0.24,
-            "momentum": 0.6,
-            "momentum_form": "heavy_ball",
-            "nesterov": True,
-            "renormalize": "before",
-        },
-        NewtonSchulz(JORDAN_POLYNOMIAL, steps=3),
-    ),
-    "keller_jordan": (
-        Muon.keller_jordan,
-        {
-            **NO_FRILLS,
-            "lr": 0.02,
-            "momentum": 0.95,
-            "momentum_form": "ema",
-            "nesterov": True,
-            "scale": "original",
-        },
-        NewtonSchulz(JORDAN_POLYNOMIAL, steps=5),
-    ),
-    "torch": (
-        Muon.torch,
-        {
-            **NO_FRILLS,
-            "lr": 1e-3,
-            "momentum": 0.95,
-            "momentum_form": "ema",
-            "nesterov": True,
-            "weight_decay": 0.1,
-            "scale": "original",
-        },
-        NewtonSchulz(JORDAN_POLYNOMIAL, steps=5),
-    ),
-    "moonlight": (
-        Muon.moonlight,
-        {
-            **NO_FRILLS,
-            "lr": 1e-3,
-            "momentum": 0.95,
-            "momentum_form": "heavy_ball",
-            "nesterov": True,
-            "weight_decay": 0.1,
-            "scale": "match_rms_adamw",
-        },
-        NewtonSchulz(JORDAN_POLYNOMIAL, steps=5),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_defaults_are_the_documented_ones(name):
-    build, options, orthogonalizer = DEFAULTS[name]
-    (group,) = build([Parameter(torch.ones(3, 4))]).param_groups
-    assert {key: group[key] for key in options} == options
-    expected, held = orthogonalizer.plain(), group["orthogonalizer"]
-    assert held[:1] + held[2:] == expected[:1] + expected[2:]  # all but the schedule's name
-
-
-def test_muons_own_defaults_are_the_documented_ones():
-    (group,) = Muon([Parameter(torch.ones(3, 4))]).param_groups
-    expected = {"lr": 0.02, "momentum": 0.95, "nesterov": True, "weight_decay": 0.0, "renormalize": None}
-    assert {key: group[key] for key in expected} == expected
-    assert group["maximize"] is False
-    assert group["nonfinite"] == "propagate"
+def test_sgdm_is_bitwise_torch_optim_sgd():
+    for nesterov in [False, True]:
+        weights, grads = problem(torch.float32, (*SHAPES, (7,), (), (3,)))
+        options = {"lr": 0.1, "momentum": 0.9, "nesterov": nesterov}
+        theirs = path_of(partial(torch.optim.SGD, **options, dampening=0), weights, grads)
+        assert_same_path(path_of(partial(SGDM, **options), weights, grads), theirs, 0.0)
