@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from muonlab import SGDM, ExactPolar, Muon, NewtonSchulz
 from muonlab.optim.orthogonalizer import from_plain
-from muonlab.orthogonalize import PRESCALES
+from muonlab.orthogonalize import PRESCALES, release
 from muonlab.polynomials import taylor
 from tests.reference.orthogonalize import tolerance
 
@@ -158,6 +158,12 @@ def test_a_step_leaves_no_trace_in_the_bits_of_steps_of_other_optimizers():
     for factor in (2.0**-100, 2.0**100):
         step(Muon(parameters(), 0.1, momentum=0.9), [g * factor for g in drawn(seed=9)])
         assert same_bits(run(partial(Muon, lr=0.1, momentum=0.9)), expected), factor
+    batch = partial(Muon, lr=0.1, momentum=0.9, matrix_view="batch", nesterov=False)
+    for shape in ((5, 1, 7), (5, 7, 1), (3, 6, 4)):
+        release()
+        expected = run(batch, shapes=[shape])
+        run(batch, shapes=[(5, 7, 1), (5, 1, 7), (3, 4, 6)])
+        assert same_bits(run(batch, shapes=[shape]), expected), shape
 
 
 def test_gradients_times_any_factor_give_the_same_update_up_to_rounding():

@@ -32,7 +32,8 @@ class Workspace:
         """Take buffers back for reuse; only row-major ones are kept, since products round by layout."""
         for buffer in buffers:
             kept = buffer if buffer.is_contiguous() else buffer.mT
-            if kept.is_contiguous():
+            # is_contiguous() ignores the strides of dimensions of size 1, but products round by them
+            if kept.stride()[-2:] == (kept.shape[-1], 1):
                 self._free.setdefault(kept.shape, []).append(kept)
 
     @property
