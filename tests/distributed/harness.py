@@ -75,7 +75,12 @@ def _locked(path: Path):
 def spawn(size: int, folder: Path, names: tuple[str, ...], deadline: float) -> str:
     """Run the cases on ``size`` processes and return how they ended; none of them is left behind."""
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+    }
     command = [sys.executable, "-m", "tests.distributed.rank"]
     ranks = []
     try:

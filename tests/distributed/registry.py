@@ -23,6 +23,8 @@ MODULES = (
     "hazards",
 )
 ALL = (1, 2, 3, 4)
+RARE = (1, 3)
+"""Numbers of ranks that only ``make soak`` runs."""
 TIMEOUT = timedelta(seconds=10)
 """Of a collective: a rank that waits for one that has failed gives up after it."""
 
@@ -106,6 +108,17 @@ def cases() -> list[Case]:
     return list(_CASES.values())
 
 
-def listed(family: str) -> list[tuple[int, str]]:
-    """Return what the test of a family runs over: N and name of each of its cases."""
-    return [(size, one.name) for size in ALL for one in cases() if one.family == family and size in one.sizes]
+def each_size(family: str) -> Any:
+    """Return the decorator that runs a test once for each N, over the names of all cases of a family.
+
+    Two and four ranks belong to ``make test``, one and three to ``make soak``.
+    """
+    import pytest
+
+    by_size = {size: [one.name for one in cases() if one.family == family and size in one.sizes] for size in ALL}
+    params = [
+        pytest.param(size, names, id=f"{size}-ranks", marks=[pytest.mark.slow] if size in RARE else [])
+        for size, names in by_size.items()
+        if names
+    ]
+    return pytest.mark.parametrize(("size", "names"), params)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from tests.distributed.problems import Matrix, alone, differing, weights
-from tests.distributed.registry import listed
+from tests.distributed.registry import each_size
 
 
-@pytest.mark.parametrize(("size", "case"), listed("bitwise"))
-def test_weights_and_momenta_are_those_of_one_process_bit_by_bit(ranks, size, case):
-    ranks(size).values(case)
+@each_size("bitwise")
+def test_weights_and_momenta_are_those_of_one_process_bit_by_bit(ranks, size, names):
+    for case in names:
+        ranks(size).values(case)
 
 
 def test_the_comparison_notices_one_flipped_bit():

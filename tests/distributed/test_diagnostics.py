@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.distributed.registry import listed
+from tests.distributed.registry import each_size
 
 
-@pytest.mark.parametrize(("size", "case"), listed("watched"))
-def test_every_rank_has_the_rows_changes_and_certificates_of_one_process(ranks, size, case):
-    assert ranks(size).values(case) == [None] * size  # a case compares by itself, and raises
+@each_size("watched")
+def test_every_rank_has_the_rows_changes_and_certificates_of_one_process(ranks, size, names):
+    for case in names:
+        assert ranks(size).values(case) == [None] * size  # a case compares by itself, and raises

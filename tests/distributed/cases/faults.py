@@ -104,7 +104,7 @@ def _absent_on_one_copy(world: World, where: Any, shape: tuple[int, ...] = ()) -
     return raised
 
 
-SIZES: dict[Any, tuple[int, ...]] = {"plain": (1, 2, 4), "replicate": (3,), 0: (2, 3, 4), 1: (3,)}
+SIZES: dict[Any, tuple[int, ...]] = {"plain": (1, 2, 4), "replicate": (2, 3), 0: (2, 3, 4), 1: (2, 3)}
 """Numbers of ranks by placement: each fault meets copies and shards, even and uneven, and not all of them at all N."""
 for where, sizes in SIZES.items():
     case(*sizes, family="bitwise", name=f"absent_everywhere_{where}", where=where)(_absent_everywhere)

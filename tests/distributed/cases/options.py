@@ -54,7 +54,7 @@ def _option(world: World, build: Build) -> None:
 
 
 for name, build in OPTIONS.items():
-    case(3, family="bitwise", name=f"option_{name}", build=build)(_option)
+    case(2, family="bitwise", name=f"option_{name}", build=build)(_option)
 
 
 def _renormalized(world: World, where: Any, when: str, shape: tuple[int, ...] = ()) -> None:
@@ -64,7 +64,7 @@ def _renormalized(world: World, where: Any, when: str, shape: tuple[int, ...] = 
 for where in (0, 1, "plain", "replicate"):
     for when in ("before", "after"):
         name = f"renormalize_{when}_{where}"
-        case(3, family="bitwise", name=name, where=where, when=when)(_renormalized)
+        case(2, 3, family="bitwise", name=name, where=where, when=when)(_renormalized)
         if where in (0, 1):
             case(4, family="bitwise", name=f"hsdp_{name}", where=where, when=when, shape=(2, 2))(_renormalized)
 
