@@ -121,4 +121,4 @@ def each_size(family: str) -> Any:
         for size, names in by_size.items()
         if names
     ]
-    return pytest.mark.parametrize(("size", "names"), params)
+    return pytest.mark.parametrize(("size", "cases"), params)

@@ -9,8 +9,8 @@ from tests.distributed.registry import each_size
 
 
 @each_size("bitwise")
-def test_weights_and_momenta_are_those_of_one_process_bit_by_bit(ranks, size, names):
-    for case in names:
+def test_weights_and_momenta_are_those_of_one_process_bit_by_bit(ranks, size, cases):
+    for case in cases:
         ranks(size).values(case)
 
 

@@ -16,8 +16,8 @@ def messages(found):
 
 
 @each_size("absent copy")
-def test_a_gradient_that_one_copy_lacks_is_refused_by_all_ranks_by_name(ranks, size, names):
-    for case in names:
+def test_a_gradient_that_one_copy_lacks_is_refused_by_all_ranks_by_name(ranks, size, cases):
+    for case in cases:
         kind, said = messages(ranks(size).values(case))
         assert kind == "ValueError"
         assert "layer1" in said
@@ -25,8 +25,8 @@ def test_a_gradient_that_one_copy_lacks_is_refused_by_all_ranks_by_name(ranks, s
 
 
 @each_size("nan raise")
-def test_nan_on_one_rank_raises_on_all_and_changes_nothing(ranks, size, names):
-    for case in names:
+def test_nan_on_one_rank_raises_on_all_and_changes_nothing(ranks, size, cases):
+    for case in cases:
         kind, said = messages(ranks(size).values(case))
         assert kind == "ValueError"
         assert "layer2" in said
@@ -34,8 +34,8 @@ def test_nan_on_one_rank_raises_on_all_and_changes_nothing(ranks, size, names):
 
 
 @each_size("nan propagate")
-def test_nan_that_may_propagate_reaches_its_own_parameter_only_and_no_rank_waits(ranks, size, names):
-    for case in names:
+def test_nan_that_may_propagate_reaches_its_own_parameter_only_and_no_rank_waits(ranks, size, cases):
+    for case in cases:
         for names in ranks(size).values(case):
             assert all("layer2" in name for name in names)
         last = ranks(size).values(case)[-1]
@@ -43,8 +43,8 @@ def test_nan_that_may_propagate_reaches_its_own_parameter_only_and_no_rank_waits
 
 
 @each_size("plan")
-def test_a_rank_with_another_plan_is_named_on_all_ranks_and_nothing_changes(ranks, size, names):
-    for case in names:
+def test_a_rank_with_another_plan_is_named_on_all_ranks_and_nothing_changes(ranks, size, cases):
+    for case in cases:
         found = ranks(size).values(case)
         kind, said = messages([one["raised"] for one in found])
         assert kind == "ValueError"
@@ -54,8 +54,8 @@ def test_a_rank_with_another_plan_is_named_on_all_ranks_and_nothing_changes(rank
 
 
 @each_size("lost rank")
-def test_ranks_that_wait_for_one_that_failed_before_its_step_end_with_an_error(ranks, size, names):
-    for case in names:
+def test_ranks_that_wait_for_one_that_failed_before_its_step_end_with_an_error(ranks, size, cases):
+    for case in cases:
         first, *others = ranks(size).values(case)
         assert first["raised"][0] == "ValueError"
         assert ("needs parameters" if "no_parameters" in case else "lr must") in first["raised"][1]
@@ -67,8 +67,8 @@ def test_ranks_that_wait_for_one_that_failed_before_its_step_end_with_an_error(r
 
 
 @each_size("refused")
-def test_a_placement_that_is_not_served_is_refused_by_name_with_its_way_out(ranks, size, names):
-    for case in names:
+def test_a_placement_that_is_not_served_is_refused_by_name_with_its_way_out(ranks, size, cases):
+    for case in cases:
         for found in ranks(size).values(case):
             kind, said = found["raised"]
             assert kind == "TypeError"

@@ -42,8 +42,8 @@ def steps_of(ranks, size, case):
 
 
 @each_size("traffic")
-def test_every_rank_sends_the_elements_of_the_formula_and_nothing_to_itself(ranks, size, names):
-    for case in names:
+def test_every_rank_sends_the_elements_of_the_formula_and_nothing_to_itself(ranks, size, cases):
+    for case in cases:
         steps = steps_of(ranks, size, case)
         for step in range(len(steps[0])):
             assert [mine[step]["bytes"] for mine in steps] == [FLOAT32 * n for n in expected(case, size, steps, step)]
@@ -52,8 +52,8 @@ def test_every_rank_sends_the_elements_of_the_formula_and_nothing_to_itself(rank
 
 
 @each_size("traffic")
-def test_all_else_that_is_sent_is_a_word_per_parameter(ranks, size, names):
-    for case in names:
+def test_all_else_that_is_sent_is_a_word_per_parameter(ranks, size, cases):
+    for case in cases:
         steps = steps_of(ranks, size, case)
         count = len(grid(case, size)[0])
         for mine in steps:
@@ -64,8 +64,8 @@ def test_all_else_that_is_sent_is_a_word_per_parameter(ranks, size, names):
 
 
 @each_size("traffic")
-def test_every_matrix_is_orthogonalized_once_by_one_rank_to_the_bits_of_one_process(ranks, size, names):
-    for case in names:
+def test_every_matrix_is_orthogonalized_once_by_one_rank_to_the_bits_of_one_process(ranks, size, cases):
+    for case in cases:
         found = ranks(size).values(case)
         for step, alone in enumerate(found[0]["alone"]):
             seen = Counter(tuple(one) for mine in found for one in mine["steps"][step]["seen"])
@@ -99,15 +99,15 @@ def test_stacks_on_replicas_are_orthogonalized_by_each_replica(ranks):
 
 
 @each_size("implicit")
-def test_nothing_is_sent_behind_the_back_of_torch_distributed(ranks, size, names):
-    for case in names:
+def test_nothing_is_sent_behind_the_back_of_torch_distributed(ranks, size, cases):
+    for case in cases:
         for found in ranks(size).values(case):
             assert sum(count for _, count in found["below"]) == found["above"] > 0
 
 
 @each_size("half")
-def test_bfloat16_halves_the_bytes_and_keeps_all_ranks_alike(ranks, size, names):
-    for case in names:
+def test_bfloat16_halves_the_bytes_and_keeps_all_ranks_alike(ranks, size, cases):
+    for case in cases:
         found = ranks(size).values(case)
         assert all(mine["half"] * 2 == mine["full"] for mine in found)
         assert sum(mine["full"] for mine in found) > 0
@@ -118,8 +118,8 @@ def test_bfloat16_halves_the_bytes_and_keeps_all_ranks_alike(ranks, size, names)
 
 
 @each_size("small messages")
-def test_watched_gradients_cost_two_numbers_and_rescaled_weights_a_row_of_norms(ranks, size, names):
-    for case in names:
+def test_watched_gradients_cost_two_numbers_and_rescaled_weights_a_row_of_norms(ranks, size, cases):
+    for case in cases:
         from tests.distributed.problems import SHAPES
 
         rows = sum(one.shape[0] for one in SHAPES)

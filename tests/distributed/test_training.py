@@ -8,9 +8,9 @@ from tests.distributed.registry import each_size
 
 
 @each_size("real")
-def test_a_hundred_steps_over_ranks_stay_within_1e_5_of_one_process(ranks, size, names):
-    for case in names:
-        """Relative to the largest entry of each parameter; rounding differs, since sums over the batch are cut."""
+def test_a_hundred_steps_over_ranks_stay_within_1e_5_of_one_process(ranks, size, cases):
+    """Relative to the largest entry of each parameter; rounding differs, since sums over the batch are cut."""
+    for case in cases:
         for found in ranks(size).values(case):
             assert found["apart"] <= 1e-5
             assert found["loss"] <= 1e-4
@@ -18,23 +18,23 @@ def test_a_hundred_steps_over_ranks_stay_within_1e_5_of_one_process(ranks, size,
 
 
 @each_size("real polar")
-def test_the_exact_polar_factor_gives_the_losses_of_one_process(ranks, size, names):
-    for case in names:
-        """Weights are not compared: a polar factor amplifies rounding without bound where singular values are near zero."""
+def test_the_exact_polar_factor_gives_the_losses_of_one_process(ranks, size, cases):
+    """Weights are not compared: a polar factor amplifies rounding without bound where singular values are near zero."""
+    for case in cases:
         for found in ranks(size).values(case):
             assert found["loss"] <= 1e-4
             assert found["last"] < 0.8 * found["first"]
 
 
 @each_size("accumulation")
-def test_four_micro_batches_are_one_batch(ranks, size, names):
-    for case in names:
+def test_four_micro_batches_are_one_batch(ranks, size, cases):
+    for case in cases:
         assert all(apart <= 1e-6 for apart in ranks(size).values(case))
 
 
 @each_size("hooks")
-def test_hooks_see_every_matrix_once_over_all_ranks_whole_and_with_its_outcome(ranks, size, names):
-    for case in names:
+def test_hooks_see_every_matrix_once_over_all_ranks_whole_and_with_its_outcome(ranks, size, cases):
+    for case in cases:
         found = ranks(size).values(case)
         alone = Counter(tuple(one) for one in found[0]["alone"])
         assert Counter(tuple(one) for mine in found for one in mine["ranks"]) == alone

@@ -93,6 +93,7 @@ class StepPlan:
         values = repr([[_comparable(group[name]) for name in self._options] for group in groups])
         options = f"{self._order} {tuple(hooks)} {values}"
         has_gradient: dict[Tensor, bool] = {}
+        self._planned = None  # if a layout raises, the next step plans anew
         for layout in layouts:
             members = [p for p in params if p.layout is layout]
             flags: Sequence[bool] = [p.param.grad is not None for p in members]
