@@ -200,23 +200,6 @@ def test_a_group_added_later_steps_like_one_given_at_construction(case):
     assert same(*paths)
 
 
-@every_optimizer
-def test_parameters_can_be_given_in_every_form_of_torch(case):
-    for form in (
-        lambda params: list(params.values()),
-        lambda params: tuple(params.values()),
-        lambda params: (p for p in params.values()),
-        lambda params: iter(params.items()),
-        lambda params: [{"params": list(params.values())}],
-        lambda params: [{"params": list(params.items())[:2]}, {"params": list(params.items())[2:]}],
-        lambda params: [{"params": [p]} for p in params.values()],
-    ):
-        params, other = parameters(case), parameters(case)
-        run(case.construct(form(params), lr=LR, momentum=MOMENTUM), params, range(2))
-        run(case.construct(list(other.values()), lr=LR, momentum=MOMENTUM), other, range(2))
-        assert same_weights(params, other)
-
-
 # ------------------------------------------------------------------------------------------------ the right direction
 
 
@@ -252,19 +235,6 @@ def test_a_schedule_moves_the_learning_rate_of_each_group_by_the_same_factor(cas
             now = [group["lr"] for group in optimizer.param_groups]
             assert now[0] != started[0] or schedule == "warm-up"
             assert [b / a for a, b in zip(started, now, strict=True)] == pytest.approx([now[0] / started[0]] * len(now))
-
-
-@every_momentum_optimizer
-def test_a_cyclic_schedule_moves_the_momentum_too(case):
-    for schedule in ["OneCycleLR", "CyclicLR"]:
-        params = parameters(case)
-        optimizer = case.build(params.values())
-        scheduler, seen = SCHEDULES[schedule](optimizer), []
-        for _ in range(4):
-            descend(params, optimizer, scheduler, steps=1)
-            seen.append(optimizer.param_groups[0]["momentum"])
-        assert len(set(seen)) == 4
-        assert all(0.7 <= momentum <= 0.9 for momentum in seen)
 
 
 @every_optimizer
@@ -381,24 +351,6 @@ def test_a_tensor_learning_rate_steps_like_the_number_it_holds(case):
             assert same(rate, torch.full(shape, 0.03, dtype=dtype))
             assert torch.is_tensor(case.build(parameters(case).values(), lr=rate).param_groups[0]["lr"])
             assert not torch.is_tensor(optimizer.param_groups[0]["lr"])
-
-
-@every_optimizer
-def test_momentum_zero_and_learning_rate_zero_are_allowed(case):
-    params, optimizer = trained(case, momentum=0.0)
-    again = parameters(case)
-    forgetful = case.build(again.values(), momentum=0.0)
-    start = {name: p.detach().clone() for name, p in params.items()}
-    with torch.no_grad():
-        for name, p in again.items():
-            p.copy_(start[name])
-    run(optimizer, params, [7])
-    run(forgetful, again, [7])
-    if not case.joint:  # AdamW has a second moment and counts its steps
-        assert same_weights(params, again)
-    assert not same_weights(params, start)
-    still = trained(case, lr=0.0)[0]
-    assert same_weights(still, parameters(case))
 
 
 # ------------------------------------------------------------------------------------------------------ what is inert

@@ -64,7 +64,7 @@ def test_a_case_that_raised_on_one_rank_fails_with_its_error_alone(tmp_path):
 
 def test_every_case_belongs_to_a_test():
     used = {"bitwise", "traffic", "counts", "implicit", "half", "small messages", "absent copy", "nan raise", "plan"}
-    used |= {"nan propagate", "lost rank", "refused", "real", "real polar", "accumulation", "hooks", "references"}
+    used |= {"nan propagate", "lost rank", "refused", "real", "real polar", "hooks", "references"}
     used |= {"watched", "refused options"}
     assert {one.family for one in cases()} == used
 

@@ -26,12 +26,6 @@ def test_the_exact_polar_factor_gives_the_losses_of_one_process(ranks, size, cas
             assert found["last"] < 0.8 * found["first"]
 
 
-@each_size("accumulation")
-def test_four_micro_batches_are_one_batch(ranks, size, cases):
-    for case in cases:
-        assert all(apart <= 1e-6 for apart in ranks(size).values(case))
-
-
 @each_size("hooks")
 def test_hooks_see_every_matrix_once_over_all_ranks_whole_and_with_its_outcome(ranks, size, cases):
     for case in cases:

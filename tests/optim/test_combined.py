@@ -131,24 +131,6 @@ def test_a_checkpoint_through_a_file_goes_on_bit_by_bit():
         assert resumed.param_groups[0]["weight_decay"] == 0.1
 
 
-def test_parts_still_save_and_load_and_the_whole_sees_it():
-    one, two = network(), network()
-    optimizer, other = joined(one), joined(two)
-    train(one, optimizer)
-    two.load_state_dict(one.state_dict())
-    other.muon.load_state_dict(copy.deepcopy(optimizer.muon.state_dict()))
-    other.aux.load_state_dict(copy.deepcopy(optimizer.aux.state_dict()))
-    other.muon.param_groups[0]["lr"] = 0.125
-    assert other.param_groups[0]["lr"] == 0.125
-    assert other.param_groups[0] is other.muon.param_groups[0]
-    assert torch.equal(other.state[two[0].weight]["momentum_buffer"], optimizer.state[one[0].weight]["momentum_buffer"])
-    assert torch.equal(other.state[two[0].bias]["exp_avg"], optimizer.state[one[0].bias]["exp_avg"])
-    optimizer.param_groups[0]["lr"] = 0.125
-    for model, o in ((one, optimizer), (two, other)):
-        train(model, o, steps=range(4, 6))
-    assert same_weights(one, two)
-
-
 def test_loading_keeps_groups_shared_with_the_parts():
     model = network()
     optimizer = joined(model)

@@ -159,19 +159,6 @@ def test_what_comes_from_torch_muon_is_saved_in_our_terms_and_loads_again():
         assert torch.equal(ours.state[p]["momentum_buffer"], other.state[q]["momentum_buffer"])
 
 
-def test_a_parameter_that_torch_muon_never_stepped_starts_from_zero():
-    params = parameters()
-    theirs = torch.optim.Muon(params)
-    for p, g in zip(params[1:], drawn(MATRICES[1:], 0), strict=True):
-        p.grad = g
-    theirs.step()
-    ours = Muon(params)
-    ours.load_state_dict(theirs.state_dict())
-    assert not ours.state[params[0]]["momentum_buffer"].any()
-    assert ours.state[params[1]]["momentum_buffer"].any()
-    step(ours, params, drawn(MATRICES, 1))
-
-
 def test_options_that_others_do_not_have_stay_as_they_are_in_the_group():
     params = parameters([(4, 6)])
     own = {"nonfinite": "skip", "matrix_view": (2, 2), "maximize": True}

@@ -263,6 +263,54 @@ def test_a_gpt_with_an_untied_head_sends_blocks_to_muon():
     }
 
 
+class Stacked(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 4, bias=False)
+        self.weight = nn.Parameter(torch.zeros(3, 4, 4))
+
+
+class Waves(Holder):
+    def __init__(self):
+        super().__init__(plain=(3, 4))
+        self.waves = nn.Parameter(torch.zeros(3, 4, dtype=torch.complex64))
+
+
+UNKNOWN_MODULE = {
+    **{"mixing": "flatten", "repose": "flatten", "pos_table": "embedding", "posEmbed": "embedding"},
+    **{"token_bias": "vector", "position": "embedding", "up": "other"},
+}
+GATES = {
+    **{"lstm.weight_ih_l0": (4,) * 4, "lstm.weight_hh_l0_reverse": (4,) * 4, "lstm.weight_hr_l0": "flatten"},
+    **{"gru.weight_hh_l1": (4,) * 3, "rnn.weight_ih_l0": "flatten", "lstm_cell.weight_ih": (4,) * 4},
+    **{"gru_cell.weight_hh": (4,) * 3, "rnn_cell.weight_hh": "flatten"},
+}
+PLACES = [
+    (recurrent, GATES),
+    (MODELS["attention"], dict.fromkeys(("q_proj_weight", "k_proj_weight", "v_proj_weight"), "flatten")),
+    (MODELS["attention"], {"bias_k": "vector", "bias_v": "vector"}),
+    (lambda: nn.Sequential(nn.LayerNorm([3, 4]), nn.RMSNorm([3, 4])), {"0.weight": "vector", "1.weight": "vector"}),
+    (lambda: nn.Sequential(Stacked()), {"0.weight": "other"}),
+    (lambda: nn.Sequential(nn.Linear(1, 8), nn.Linear(8, 1)), {"0.weight": "vector", "1.weight": "vector"}),
+    (lambda: Holder(row=(1, 4), stack=(1, 1, 4), empty=(0, 4)), dict.fromkeys(("row", "stack", "empty"), "vector")),
+    (Waves, {"plain": "flatten", "waves": "other"}),
+    (
+        lambda: nn.ModuleDict({"embed": nn.ModuleDict({"mixer": Holder(kernel=(4, 5))})}),
+        {"embed.mixer.kernel": "flatten"},
+    ),
+    (lambda: nn.ModuleDict({"embed": Holder(kernel=(4, 5))}), {"embed.kernel": "embedding"}),
+    (
+        lambda: Holder(**{name: (2, 3, 4) if name in ("position", "up") else (4, 5) for name in UNKNOWN_MODULE}),
+        UNKNOWN_MODULE,
+    ),
+]
+
+
+def test_parameters_go_by_the_module_that_holds_them_then_by_name_and_dimension():
+    for make, expected in PLACES:
+        found = places(make(), head=None)
+        assert {name: found[name] for name in expected} == expected
+
+
 def test_convolutions_are_flattened_and_groups_are_separate_matrices():
     found = rows_of(convs())
     expected = {
@@ -280,75 +328,10 @@ def test_convolutions_are_flattened_and_groups_are_separate_matrices():
     assert "rows are input channels" in found["up.weight"].why
 
 
-def test_gates_of_recurrent_layers_are_separate_matrices():
-    found = places(recurrent())
-    assert found["lstm.weight_ih_l0"] == found["lstm.weight_hh_l0_reverse"] == (4, 4, 4, 4)
-    assert found["lstm.weight_hr_l0"] == "flatten"
-    assert found["gru.weight_hh_l1"] == (4, 4, 4)
-    assert found["rnn.weight_ih_l0"] == "flatten"
-    assert found["lstm_cell.weight_ih"] == (4, 4, 4, 4)
-    assert found["gru_cell.weight_hh"] == (4, 4, 4)
-    assert found["rnn_cell.weight_hh"] == "flatten"
-
-
 def test_fused_queries_keys_and_values_are_three_matrices():
     found = places(nn.TransformerEncoderLayer(4, 2, 8))
     assert found["self_attn.in_proj_weight"] == (4, 4, 4)
     assert found["self_attn.out_proj.weight"] == found["linear1.weight"] == found["linear2.weight"] == "flatten"
-
-
-def test_separate_projections_are_flattened_and_attention_biases_are_vectors():
-    found = places(MODELS["attention"]())
-    assert found["q_proj_weight"] == found["k_proj_weight"] == found["v_proj_weight"] == "flatten"
-    assert found["bias_k"] == found["bias_v"] == "vector"
-
-
-def test_norms_with_many_dimensions_are_vectors():
-    found = rows_of(nn.Sequential(nn.LayerNorm([3, 4]), nn.RMSNorm([3, 4]), nn.Linear(4, 2)))
-    assert {found[name].role for name in ("0.weight", "0.bias", "1.weight")} == {"vector"}
-    assert "LayerNorm" in found["0.weight"].why
-
-
-def test_a_stack_of_experts_in_a_linear_subclass_is_ambiguous():
-    class Stacked(nn.Linear):
-        def __init__(self):
-            super().__init__(4, 4, bias=False)
-            self.weight = nn.Parameter(torch.zeros(3, 4, 4))
-
-    assert places(nn.Sequential(Stacked()), head=None) == {"0.weight": "other"}
-
-
-def test_a_single_row_or_column_is_a_vector():
-    model = nn.Sequential(nn.Linear(1, 8), nn.Linear(8, 1), nn.Linear(8, 2))
-    assert places(model)["0.weight"] == places(model)["1.weight"] == "vector"
-    assert set(places(Holder(row=(1, 4), column=(4, 1), stack=(1, 1, 4), empty=(0, 4))).values()) == {"vector"}
-
-
-def test_parameters_of_unknown_modules_go_by_dimension_and_name():
-    model = Holder(
-        mixing=(4, 5),
-        pos_table=(4, 5),
-        posEmbed=(4, 5),
-        token_bias=(4, 5),
-        position=(2, 3, 4),
-        repose=(4, 5),
-        up=(2, 3, 4),
-    )
-    assert places(model) == {
-        "mixing": "flatten",
-        "pos_table": "embedding",
-        "posEmbed": "embedding",
-        "token_bias": "vector",
-        "position": "embedding",
-        "repose": "flatten",
-        "up": "other",
-    }
-
-
-def test_only_the_last_two_components_of_a_name_are_read():
-    deep = nn.ModuleDict({"embed": nn.ModuleDict({"mixer": Holder(kernel=(4, 5))})})
-    assert places(deep) == {"embed.mixer.kernel": "flatten"}
-    assert places(nn.ModuleDict({"embed": Holder(kernel=(4, 5))})) == {"embed.kernel": "embedding"}
 
 
 def test_experts_are_ambiguous_until_a_rule_says_batch():
@@ -358,12 +341,6 @@ def test_experts_are_ambiguous_until_a_rule_says_batch():
     split = split_params(Experts(), rules={"up": "batch", "down": "batch"})
     (group,) = [group for group in split.matrices if group["matrix_view"] == "batch"]
     assert [name for name, _ in group["params"]] == ["up", "down"]
-
-
-def test_complex_matrices_are_not_sent_to_muon():
-    model = Holder(plain=(3, 4))
-    model.waves = nn.Parameter(torch.zeros(3, 4, dtype=torch.complex64))
-    assert places(model) == {"plain": "flatten", "waves": "other"}
 
 
 def test_parametrised_weights_are_matrices_only_where_the_matrix_is_stored():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from muonlab import ExactPolar, Muon
+from muonlab import ExactPolar, Muon, NewtonSchulz
 from muonlab.optim.distributed.exchange import OwnedBlock, elements_sent, from_owners, to_owners
 from muonlab.optim.distributed.grid import RankGrid
+from muonlab.optim.distributed.layout import DistributedLayout
 from muonlab.optim.distributed.plan import assign_owners
 from muonlab.optim.layout import LocalLayout, LocalPipeline
 from muonlab.optim.views import chunk_sizes, matrix_blocks
@@ -106,9 +108,33 @@ def test_owners_are_within_a_third_of_the_best_and_equal_costs_go_round():
         return max(sum(c for c, o in zip(costs, owners, strict=True) if o == rank) for rank in range(ranks))
 
     assert assign_owners([1.0] * 7, 3) == (0, 1, 2, 0, 1, 2, 0)
+    assert assign_owners([1.0, 1.0, 1.0, 1.0, 4.0], 2) == (1, 1, 1, 1, 0)  # the largest first, then to the least loaded
     generator = torch.Generator().manual_seed(0)
     for ranks in (2, 3, 8):
         costs = torch.rand(40, generator=generator).tolist()
         best = max(sum(costs) / ranks, *costs)  # no plan is better than this
         assert best <= largest_load(costs, assign_owners(costs, ranks), ranks) <= 4 / 3 * best
         assert largest_load(costs, [0] * 40, ranks) == pytest.approx(sum(costs))
+
+
+class RefusedLayout(DistributedLayout):
+    """Ranks without processes, whose plans differ whenever ``refused`` is set."""
+
+    refused = False
+
+    def agree(self, flags, names):  # noqa: ARG002
+        if self.refused:
+            raise ValueError("every rank must plan the same step")
+        return list(flags)
+
+
+def test_a_step_after_a_refused_plan_is_planned_anew():
+    muon = Muon([Parameter(torch.ones(4, 3))])
+    layout = muon._layouts.plain = RefusedLayout(RankGrid.simulated(2, 1))
+    plans = []
+    for layout.refused, orthogonalizer in ((False, NewtonSchulz()), (True, ExactPolar()), (False, NewtonSchulz())):
+        muon.param_groups[0]["orthogonalizer"] = orthogonalizer.plain()
+        with pytest.raises(ValueError, match="the same step") if layout.refused else nullcontext():
+            muon._layouts.have_gradients(muon._grouped_params())
+        plans.append(layout._plan_hash.value)
+    assert plans[0] == plans[2] != plans[1]

@@ -62,22 +62,6 @@ def check_peak(optimizer: torch.optim.Optimizer) -> None:
     assert peak <= 4 * STACK, f"{peak / STACK:.2f} stacks"
 
 
-def test_the_state_is_one_buffer_for_each_parameter_from_the_start():
-    for build, nonfinite in product((Muon, SGDM), ("propagate", "skip")):
-        params = [Parameter(torch.randn(shape)) for shape in ((4, 6), (3, 2, 2), (4, 0))]
-        optimizer = build(params, lr=0.1, momentum=0.9, nonfinite=nonfinite)
-        for _ in range(3):
-            assert set(optimizer.state) == set(params)
-            assert all(list(optimizer.state[p]) == ["momentum_buffer"] for p in params)
-            buffers = [optimizer.state[p]["momentum_buffer"] for p in params]
-            assert [(b.shape, b.dtype) for b in buffers] == [(p.shape, p.dtype) for p in params]
-            assert sum(b.untyped_storage().nbytes() for b in buffers) == sum(p.nbytes for p in params)
-            for p in params:
-                p.grad = torch.ones_like(p)
-            optimizer.step()
-            assert all(optimizer.state[p]["momentum_buffer"] is b for p, b in zip(params, buffers, strict=True))
-
-
 def test_a_step_holds_at_most_four_stacks_of_one_shape():
     for options in OPTIONS.values():
         check_peak(ready(**options))

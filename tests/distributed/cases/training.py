@@ -158,20 +158,3 @@ for sizes, how, net, polar, pieces in (
     name = f"real_{how}_{net}_{polar}_{pieces}"
     family = "real polar" if polar == "svd" else "real"
     case(*sizes, family=family, name=f"{name}_on_{sizes[0]}", how=how, net=net, polar=polar, pieces=pieces)(_real)
-
-
-def _accumulated(world: World, how: str, net: str) -> float:
-    """Four micro-batches against one, on the same ranks."""
-    make, data = NETS[net]
-    share = BATCH // world.size
-    part = slice(world.rank * share, (world.rank + 1) * share)
-    sides = []
-    for pieces in (1, 4 if share % 4 == 0 else 2):
-        one, options = parallel(world, make(), how)
-        train(one, optimizer_of(one, "newton_schulz", **options), data, part, pieces, steps=25)
-        sides.append(dict(one.named_parameters()))
-    return apart(*sides)
-
-
-case(2, family="accumulation", name="accumulation_fsdp", how="fsdp", net="mlp")(_accumulated)
-case(2, family="accumulation", name="accumulation_ddp", how="ddp", net="mlp")(_accumulated)
