@@ -720,17 +720,19 @@ def test_a_hook_is_called_before_the_weights_of_its_batch_change_and_not_after_i
     assert len(changed) == len(params)
 
 
-def test_a_hook_may_remove_itself_while_it_is_called():
-    optimizer = Muon(parameters(), 0.1, momentum=0.9)
-    calls: list[int] = []
+def test_hooks_are_called_in_order_and_may_remove_themselves_while_they_are_called():
+    optimizer = Muon(parameters([(4, 6)]), 0.1, momentum=0.9)
+    calls: list[str] = []
 
     def once(*_):
-        calls.append(1)
+        calls.append("once")
         handle.remove()
 
     handle = optimizer.register_orthogonalize_hook(once)
-    step(optimizer, drawn())
-    assert calls == [1]
+    optimizer.register_orthogonalize_hook(lambda *_: calls.append("always"))
+    for seed in range(2):
+        step(optimizer, drawn([(4, 6)], seed=seed))
+    assert calls == ["once", "always", "always"]
 
 
 # ------------------------------------------------------------------------------------- momenta that leave their range
