@@ -14,25 +14,16 @@ def test_weights_and_momenta_are_those_of_one_process_bit_by_bit(ranks, size, ca
         ranks(size).values(case)
 
 
-def test_the_comparison_notices_one_flipped_bit():
-    whole = {"W": weights([Matrix((5, 7))])[0]}
-    changed = whole["W"].clone()
+def test_the_comparison_notices_one_flipped_bit_the_sign_of_zero_another_shape_and_a_missing_tensor():
+    whole = weights([Matrix((5, 7))])[0]
+    changed, zero, nan = whole.clone(), torch.zeros(3), torch.full((3,), torch.nan)
     changed.view(torch.int32)[3, 2] ^= 1
-    assert differing(whole, {"W": whole["W"].clone()}) == []
-    assert len(differing(whole, {"W": changed})) == 1
-    assert "1 of 35 entries" in differing(whole, {"W": changed})[0]
-
-
-def test_the_comparison_tells_zeros_of_both_signs_apart_and_takes_nan_for_itself():
-    zero, nan = torch.zeros(3), torch.full((3,), torch.nan)
+    assert differing({"W": whole}, {"W": whole.clone()}) == differing({"W": nan}, {"W": nan.clone()}) == []
+    [message] = differing({"W": whole}, {"W": changed})
+    assert "1 of 35 entries" in message
     assert differing({"W": zero}, {"W": -zero})
-    assert differing({"W": nan}, {"W": nan.clone()}) == []
-
-
-def test_the_comparison_notices_a_missing_tensor_and_another_shape():
-    W = torch.ones(2, 3)
-    assert differing({"W": W, "M": W}, {"W": W}) == ["M is only on one side"]
-    assert differing({"W": W}, {"W": W.mT.contiguous()})
+    assert differing({"W": whole}, {"W": whole.mT.contiguous()})
+    assert differing({"W": whole, "M": whole}, {"W": whole}) == ["M is only on one side"]
 
 
 def test_a_training_names_weights_and_momenta():

@@ -27,6 +27,7 @@ from tests.distributed.problems import (
     distributed,
     everywhere,
     gradients,
+    like,
 )
 from tests.distributed.registry import case
 from tests.distributed.wire import Wire
@@ -127,18 +128,12 @@ def no_implicit_communication(world: World) -> Any:
     training.step()
     calls = []
     for p, G in zip(training.params, gradients(MIXED, 1), strict=True):
-        p.grad = training_like(G, p)
+        p.grad = like(G, p)
     with CommDebugMode() as mode, Wire() as wire:
         training.optimizer.step()
     for operation, count in mode.get_comm_counts().items():
         calls.append([str(operation), int(count)])
     return {"below": calls, "above": wire.calls + len(wire.others)}
-
-
-def training_like(G: Tensor, p: Tensor) -> Tensor:
-    from tests.distributed.problems import like
-
-    return like(G, p)
 
 
 HALF = (Matrix((12, 48)), Matrix((40, 9)), Matrix((5, 30)), Matrix((36, 6), (15, 21)), Matrix((6, 2, 3, 3)))
