@@ -349,7 +349,7 @@ def test_propagate_lets_a_bad_gradient_into_its_own_weight_and_no_other(build, v
 def test_raise_names_the_parameters_and_leaves_all_weights_and_states_as_they_were(build, value):
     params = parameters()
     named = zip(("first", "second", "third", "filters"), params, strict=True)
-    optimizer = build(named, 0.1, 0.9, weight_decay=0.1, nonfinite="raise")
+    optimizer = build(named, 0.1, momentum=0.9, weight_decay=0.1, nonfinite="raise")
     step(optimizer, drawn())
     weights, momenta = copies(params), buffers(optimizer)
     bad = with_bad_entry(with_bad_entry(drawn(seed=1), 1, value), 3, value)
