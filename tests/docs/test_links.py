@@ -3,25 +3,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_inside_the_repository_resolve(page):
-    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.S)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"[a-z]+://|mailto:", target):
-            continue
-        path, _, anchor = target.partition("#")
-        linked = page if not path else (page.parent / path)
-        assert linked.exists(), f"{page.relative_to(ROOT)} links to {target}"
-        if anchor and linked.suffix == ".md":
-            titles = re.findall(r"^#+ (.+)$", linked.read_text(), flags=re.M)
-            slugs = {re.sub(r"[^\w\- ]", "", t.lower()).replace(" ", "-") for t in titles}
-            assert anchor in slugs, f"{page.relative_to(ROOT)} links to {target}"
+def test_links_inside_the_repository_resolve():
+    for page in PAGES:
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.S)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"[a-z]+://|mailto:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            linked = page if not path else (page.parent / path)
+            assert linked.exists(), f"{page.relative_to(ROOT)} links to {target}"
+            if anchor and linked.suffix == ".md":
+                titles = re.findall(r"^#+ (.+)$", linked.read_text(), flags=re.M)
+                slugs = {re.sub(r"[^\w\- ]", "", t.lower()).replace(" ", "-") for t in titles}
+                assert anchor in slugs, f"{page.relative_to(ROOT)} links to {target}"
 
 
 def test_every_theory_page_is_listed_in_the_index():

@@ -1,9 +1,9 @@
 """Definition 1: ε-stationarity in the nuclear norm, and the steps that reach it (Kim & Oh 2026, Definition 1)."""
 
 import math
+from itertools import product
 
 import numpy as np
-import pytest
 
 from muonlab.polynomials import taylor
 from muonlab.theory import iterations_for, muon_bound
@@ -31,13 +31,12 @@ def _order(method, constants):
     return iterations_for(rest.pop("target"), method, **rest).order
 
 
-@pytest.mark.parametrize("direction", [svd_polar, by_newton_schulz(taylor(2), 12)])
-@pytest.mark.parametrize(("m", "n", "target"), [(3, 3, 0.5), (2, 5, 0.3)])
-def test_the_announced_number_of_steps_reaches_the_target(m, n, target, direction):
-    problem, start = wells(min(m, n)), np.random.default_rng(1).standard_normal((m, n))
-    needed = iterations_for(target, "svd", L=problem.L, D=problem.value(start), sigma=0.0, r=min(m, n), B=1)
-    history = run(problem, start, direction, eta=needed.bound.eta, beta=needed.bound.beta, T=needed.total)
-    assert history.stationarity <= target * (1 + 1e-6)
+def test_the_announced_number_of_steps_reaches_the_target():
+    for direction, (m, n, target) in product([svd_polar, by_newton_schulz(taylor(2), 12)], [(3, 3, 0.5), (2, 5, 0.3)]):
+        problem, start = wells(min(m, n)), np.random.default_rng(1).standard_normal((m, n))
+        needed = iterations_for(target, "svd", L=problem.L, D=problem.value(start), sigma=0.0, r=min(m, n), B=1)
+        history = run(problem, start, direction, eta=needed.bound.eta, beta=needed.bound.beta, T=needed.total)
+        assert history.stationarity <= target * (1 + 1e-6)
 
 
 def test_one_step_fewer_is_not_announced_where_one_step_is_just_enough():
@@ -51,35 +50,34 @@ def test_one_step_fewer_is_not_announced_where_one_step_is_just_enough():
     assert iterations_for(first * 0.999, "svd", **constants).total == 2
 
 
-@pytest.mark.parametrize("constants", ["paper", "sharp"])
-@pytest.mark.parametrize("sigma", [0.0, 0.7])
-def test_the_announced_number_is_the_smallest_whose_best_bound_reaches_the_target(constants, sigma):
-    given = {"L": 2.0, "D": 1.5, "sigma": sigma, "r": 3, "B": 2}
-    target = 0.8
-    needed = iterations_for(target, "muon", chi=1.25, constants=constants, **given)
-    assert needed.bound.total <= target
+def test_the_announced_number_is_the_smallest_whose_best_bound_reaches_the_target():
+    for constants, sigma in product(["paper", "sharp"], [0.0, 0.7]):
+        given = {"L": 2.0, "D": 1.5, "sigma": sigma, "r": 3, "B": 2}
+        target = 0.8
+        needed = iterations_for(target, "muon", chi=1.25, constants=constants, **given)
+        assert needed.bound.total <= target
 
-    def best(T):
-        keeps, etas = np.geomspace(1e-4, 1.0, 120), np.geomspace(1e-5, 10.0, 200)
-        if sigma == 0.0:
-            keeps = np.array([1.0])
-        return min(
-            muon_bound(T=T, epsilon=0.2, eta=eta, beta=1 - keep, constants=constants, **given).total
-            for keep in keeps
-            for eta in etas
-        )
+        def best(T):
+            keeps, etas = np.geomspace(1e-4, 1.0, 120), np.geomspace(1e-5, 10.0, 200)
+            if sigma == 0.0:
+                keeps = np.array([1.0])
+            return min(
+                muon_bound(T=T, epsilon=0.2, eta=eta, beta=1 - keep, constants=constants, **given).total
+                for keep in keeps
+                for eta in etas
+            )
 
-    assert best(needed.total - 1) > target
-    assert best(math.ceil(1.05 * needed.total)) <= target
+        assert best(needed.total - 1) > target
+        assert best(math.ceil(1.05 * needed.total)) <= target
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_stationary_in_the_nuclear_norm_is_stationary_in_the_frobenius_norm(seed):
-    rng = np.random.default_rng(seed)
-    gradients = [rng.standard_normal((3, 5)) for _ in range(4)]
-    target = float(np.mean([nuclear(G) for G in gradients]))
-    assert stationary(gradients, target)
-    assert stationary(gradients, target, norm=frobenius)
+def test_stationary_in_the_nuclear_norm_is_stationary_in_the_frobenius_norm():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        gradients = [rng.standard_normal((3, 5)) for _ in range(4)]
+        target = float(np.mean([nuclear(G) for G in gradients]))
+        assert stationary(gradients, target)
+        assert stationary(gradients, target, norm=frobenius)
 
 
 def test_stationary_in_the_frobenius_norm_is_not_enough():
@@ -89,9 +87,8 @@ def test_stationary_in_the_frobenius_norm_is_not_enough():
     assert not stationary(gradients, 8.9)
 
 
-@pytest.mark.parametrize(
-    ("method", "name", "change", "exponent"),
-    [
+def test_iteration_complexity_scales_with_the_papers_exponent_and_no_other():
+    for method, name, change, exponent in [
         ("muon", "deterministic", "target", -2),
         ("muon", "deterministic", "chi", 2),
         ("muon", "deterministic", "r", 0),
@@ -107,12 +104,10 @@ def test_stationary_in_the_frobenius_norm_is_not_enough():
         ("sgdm", "stochastic", "r", 2),
         ("sgdm", "stochastic", "target", -4),
         ("sgdm", "stochastic", "B", -1),
-    ],
-)
-def test_iteration_complexity_scales_with_the_papers_exponent_and_no_other(method, name, change, exponent):
-    assert order_scales(name, exponent, method=method, **{change: True})
-    assert not order_scales(name, exponent + 1, method=method, **{change: True})
-    assert not order_scales(name, exponent - 1, method=method, **{change: True})
+    ]:
+        assert order_scales(name, exponent, method=method, **{change: True})
+        assert not order_scales(name, exponent + 1, method=method, **{change: True})
+        assert not order_scales(name, exponent - 1, method=method, **{change: True})
 
 
 def test_muon_saves_the_rank_over_sgdm_at_equal_smoothness():

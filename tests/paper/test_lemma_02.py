@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -39,14 +39,13 @@ def test_the_first_power_of_p_is_rejected():
     assert taylor(2).phi(u) != naive_phi(2, u, power=3)
 
 
-@pytest.mark.parametrize("kappa", [1, 2, 3, 5])
-@pytest.mark.parametrize("shape", [(4, 4), (3, 6), (6, 3)])
-def test_the_residual_of_a_matrix_is_updated_by_phi_in_every_step(kappa, shape):
-    rng = np.random.default_rng([kappa, *shape])
-    M = with_spectrum(rng, rng.uniform(0.05, 1.0, 3), *shape)
-    residuals = [observed_residual(M, by_newton_schulz(taylor(kappa), j, "frobenius")(M)) for j in range(5)]
-    for before, after in pairwise(residuals):
-        assert updates_by_phi(before, after, kappa)
+def test_the_residual_of_a_matrix_is_updated_by_phi_in_every_step():
+    for kappa, shape in product([1, 2, 3, 5], [(4, 4), (3, 6), (6, 3)]):
+        rng = np.random.default_rng([kappa, *shape])
+        M = with_spectrum(rng, rng.uniform(0.05, 1.0, 3), *shape)
+        residuals = [observed_residual(M, by_newton_schulz(taylor(kappa), j, "frobenius")(M)) for j in range(5)]
+        for before, after in pairwise(residuals):
+            assert updates_by_phi(before, after, kappa)
 
 
 def test_the_map_of_another_degree_is_rejected():

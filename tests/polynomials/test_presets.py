@@ -82,24 +82,21 @@ def test_a_preset_without_a_source_is_refused_and_not_kept():
     assert "nameless" not in PRESETS
 
 
-@pytest.mark.parametrize(
-    ("steps", "error", "message"),
-    [
+def test_a_bad_number_of_steps_is_refused():
+    for steps, error, message in [
         (-1, ValueError, r"steps must be at least 0, got -1: pass 0 or more"),
         (True, TypeError, r"steps must be an integer, got True: pass 1"),
         (2.5, TypeError, r"steps must be an integer, got 2\.5 of type float: pass a whole number"),
         ("5", TypeError, r"steps must be an integer, got '5' of type str: pass a whole number"),
-    ],
-)
-def test_a_bad_number_of_steps_is_refused(steps, error, message):
-    with pytest.raises(error, match=message):
-        preset("jordan").schedule(steps)
+    ]:
+        with pytest.raises(error, match=message):
+            preset("jordan").schedule(steps)
 
 
-@pytest.mark.parametrize("safety", [0, -1.01])
-def test_a_safety_factor_that_is_not_positive_is_refused(safety):
-    with pytest.raises(ValueError, match=r"safety factor must be greater than 0, got"):
-        preset("polar_express").schedule(3, safety=safety)
+def test_a_safety_factor_that_is_not_positive_is_refused():
+    for safety in [0, -1.01]:
+        with pytest.raises(ValueError, match=r"safety factor must be greater than 0, got"):
+            preset("polar_express").schedule(3, safety=safety)
 
 
 def test_a_safety_factor_that_is_no_number_is_refused():

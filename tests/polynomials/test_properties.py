@@ -73,22 +73,21 @@ def test_the_ad_hoc_polynomial_is_not_covered_and_the_reason_names_every_failure
         assert part in a.reason
 
 
-@pytest.mark.parametrize("kappa", range(1, 13))
-def test_the_taylor_polynomials_are_covered(kappa):
-    a = analyse(taylor(kappa))
-    assert a.covered
-    assert a.at_least_one
-    assert a.positive
-    assert a.p_range[0] == 1.0
-    assert a.tau_at_one == 1.0
-    assert a.dtau_at_one == 0.0
-    assert a.tau_extrema == ()
-    assert a.reason == "Proposition 1 holds: tau increases on [0, 1] to tau(1) = 1"
+def test_the_taylor_polynomials_are_covered():
+    for kappa in range(1, 13):
+        a = analyse(taylor(kappa))
+        assert a.covered
+        assert a.at_least_one
+        assert a.positive
+        assert a.p_range[0] == 1.0
+        assert a.tau_at_one == 1.0
+        assert a.dtau_at_one == 0.0
+        assert a.tau_extrema == ()
+        assert a.reason == "Proposition 1 holds: tau increases on [0, 1] to tau(1) = 1"
 
 
-@pytest.mark.parametrize(
-    ("p", "positive", "at_least_one", "increasing", "ball"),
-    [
+def test_each_premise_is_decided_on_its_own():
+    for p, positive, at_least_one, increasing, ball in [
         (Polynomial((2, -1)), True, True, False, False),  # τ = λ(2-λ)²: maximum 32/27 at 2/3
         (Polynomial((1, -1)), False, False, False, True),  # vanishes at 1
         (Polynomial((1, 1)), True, False, True, False),  # τ(1) = 4
@@ -96,13 +95,11 @@ def test_the_taylor_polynomials_are_covered(kappa):
         (Polynomial((1, Fraction(-1, 4))), True, False, True, True),  # τ(1) = 9/16
         (Polynomial((1, Fraction(-2, 3))), True, False, False, True),  # τ' = (1 - 2λ/3)(1 - 2λ) turns at 1/2
         (Polynomial((Fraction(3, 2), Fraction(-1, 2))), True, True, True, True),
-    ],
-)
-def test_each_premise_is_decided_on_its_own(p, positive, at_least_one, increasing, ball):
-    assert is_positive(p) is positive
-    assert is_at_least_one(p) is at_least_one
-    assert tau_is_increasing(p) is increasing
-    assert preserves_unit_ball(p) is ball
+    ]:
+        assert is_positive(p) is positive
+        assert is_at_least_one(p) is at_least_one
+        assert tau_is_increasing(p) is increasing
+        assert preserves_unit_ball(p) is ball
 
 
 def test_a_dip_below_one_between_the_ends_is_seen():

@@ -4,6 +4,7 @@ import math
 import random
 import time
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -36,16 +37,16 @@ def random_case(generator):
     return coefficients, low, low + Fraction(generator.randint(1, 200), 100)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_the_range_contains_every_exact_value_and_is_tight(seed):
-    coefficients, low, high = random_case(random.Random(seed))
-    a, b = range_on(coefficients, low, high)
-    least, largest = brute_force(coefficients, low, high)
-    assert a <= least
-    assert largest <= b
-    size = max(abs(a), abs(b), Fraction(1))
-    assert least - a <= size * Fraction(1, 10**12)
-    assert b - largest <= size * Fraction(1, 10**12)
+def test_the_range_contains_every_exact_value_and_is_tight():
+    for seed in range(40):
+        coefficients, low, high = random_case(random.Random(seed))
+        a, b = range_on(coefficients, low, high)
+        least, largest = brute_force(coefficients, low, high)
+        assert a <= least
+        assert largest <= b
+        size = max(abs(a), abs(b), Fraction(1))
+        assert least - a <= size * Fraction(1, 10**12)
+        assert b - largest <= size * Fraction(1, 10**12)
 
 
 @given(st.lists(RATIONAL, min_size=1, max_size=6), RATIONAL, RATIONAL, st.fractions(0, 1, max_denominator=97))
@@ -97,39 +98,37 @@ def test_bernstein_coefficients_rebuild_the_polynomial(coefficients, low, t):
     assert value == horner(tuple(coefficients), low + 2 * t)
 
 
-@pytest.mark.parametrize("p", [taylor(1), taylor(3), preset("jordan").polynomial, Polynomial((-1, Fraction(1, 7)))])
-def test_a_step_range_is_rounded_outward_to_short_denominators(p):
-    low, high = Fraction(1, 3), Fraction(9, 10)
-    a, b = step_range(p, low, high)
-    exact_a, exact_b = range_on(p.exact_step, low, high)
-    assert a <= exact_a
-    assert exact_b <= b
-    assert exact_a - a < Fraction(1, 2 ** (BITS - 1))
-    assert b - exact_b < Fraction(1, 2 ** (BITS - 1))
-    assert 2**BITS % a.denominator == 0
-    assert 2**BITS % b.denominator == 0
+def test_a_step_range_is_rounded_outward_to_short_denominators():
+    for p in [taylor(1), taylor(3), preset("jordan").polynomial, Polynomial((-1, Fraction(1, 7)))]:
+        low, high = Fraction(1, 3), Fraction(9, 10)
+        a, b = step_range(p, low, high)
+        exact_a, exact_b = range_on(p.exact_step, low, high)
+        assert a <= exact_a
+        assert exact_b <= b
+        assert exact_a - a < Fraction(1, 2 ** (BITS - 1))
+        assert b - exact_b < Fraction(1, 2 ** (BITS - 1))
+        assert 2**BITS % a.denominator == 0
+        assert 2**BITS % b.denominator == 0
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        Schedule(()),
-        Schedule.repeat(taylor(2), 3),
-        preset("jordan").schedule(4),
-        preset("polar_express").schedule(5),
-        Schedule((Polynomial((-2, 1)), taylor(1), Polynomial((1, -3, 1)))),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("low", [Fraction(0), Fraction(1, 100), Fraction(1, 2), Fraction(1)])
-def test_nothing_leaves_a_schedules_range_and_its_ends_are_reached(schedule, low):
-    a, b = schedule_range(schedule, low)
-    values = [schedule(low + (1 - low) * Fraction(k, 150)) for k in range(151)]
-    assert a <= min(values)
-    assert max(values) <= b
-    dense = schedule(np.linspace(float(low), 1.0, 200_001))
-    assert float(a) == pytest.approx(dense.min(), rel=1e-6, abs=1e-6)
-    assert float(b) == pytest.approx(dense.max(), rel=1e-6, abs=1e-6)
+def test_nothing_leaves_a_schedules_range_and_its_ends_are_reached():
+    for schedule, low in product(
+        [
+            Schedule(()),
+            Schedule.repeat(taylor(2), 3),
+            preset("jordan").schedule(4),
+            preset("polar_express").schedule(5),
+            Schedule((Polynomial((-2, 1)), taylor(1), Polynomial((1, -3, 1)))),
+        ],
+        [Fraction(0), Fraction(1, 100), Fraction(1, 2), Fraction(1)],
+    ):
+        a, b = schedule_range(schedule, low)
+        values = [schedule(low + (1 - low) * Fraction(k, 150)) for k in range(151)]
+        assert a <= min(values)
+        assert max(values) <= b
+        dense = schedule(np.linspace(float(low), 1.0, 200_001))
+        assert float(a) == pytest.approx(dense.min(), rel=1e-6, abs=1e-6)
+        assert float(b) == pytest.approx(dense.max(), rel=1e-6, abs=1e-6)
 
 
 def test_a_runaway_schedule_is_unbounded_at_once_instead_of_doubling_its_digits():

@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from itertools import product
 
 import mpmath
 import pytest
@@ -51,30 +52,28 @@ def agrees(value, reference):
     return abs(mpmath.mpf(value) - reference) <= mpmath.mpf("1e-12") * abs(reference)
 
 
-@pytest.mark.parametrize("kappa", KAPPAS)
-@pytest.mark.parametrize(("name", "value"), ARGUMENTS)
-def test_the_recursion_agrees_with_450_digits(kappa, name, value):
-    with mpmath.workdps(DIGITS):
-        for q, lam in enumerate(eigenvalues(start(name, value), kappa)):
-            arguments = {name: value, "kappa": kappa, "q": q}
-            root = mpmath.sqrt(lam)
-            assert agrees(residual_after(**arguments), 1 - lam), q
-            assert agrees(polar_error(**arguments), 1 - root), q
-            assert agrees(chi(**arguments), 1 / root), q
+def test_the_recursion_agrees_with_450_digits():
+    for kappa, (name, value) in product(KAPPAS, ARGUMENTS):
+        with mpmath.workdps(DIGITS):
+            for q, lam in enumerate(eigenvalues(start(name, value), kappa)):
+                arguments = {name: value, "kappa": kappa, "q": q}
+                root = mpmath.sqrt(lam)
+                assert agrees(residual_after(**arguments), 1 - lam), q
+                assert agrees(polar_error(**arguments), 1 - root), q
+                assert agrees(chi(**arguments), 1 / root), q
 
 
-@pytest.mark.parametrize("kappa", KAPPAS)
-@pytest.mark.parametrize(("name", "value"), ARGUMENTS)
-def test_the_closed_bound_agrees_with_450_digits(kappa, name, value):
-    with mpmath.workdps(DIGITS):
-        delta_0 = 1 - start(name, value)
-        for q in STEPS:
-            arguments = {name: value, "kappa": kappa, "q": q, "bound": True}
-            delta = delta_0 ** ((kappa + 1) ** q)
-            root = mpmath.sqrt(1 - delta)
-            assert agrees(residual_after(**arguments), delta), q
-            assert agrees(polar_error(**arguments), 1 - root), q
-            assert agrees(chi(**arguments), 1 / root), q
+def test_the_closed_bound_agrees_with_450_digits():
+    for kappa, (name, value) in product(KAPPAS, ARGUMENTS):
+        with mpmath.workdps(DIGITS):
+            delta_0 = 1 - start(name, value)
+            for q in STEPS:
+                arguments = {name: value, "kappa": kappa, "q": q, "bound": True}
+                delta = delta_0 ** ((kappa + 1) ** q)
+                root = mpmath.sqrt(1 - delta)
+                assert agrees(residual_after(**arguments), delta), q
+                assert agrees(polar_error(**arguments), 1 - root), q
+                assert agrees(chi(**arguments), 1 / root), q
 
 
 def test_the_comparison_itself_rejects_an_error_of_1e_11():
@@ -127,37 +126,52 @@ def test_exponents_beyond_all_floats_give_zero_residual():
     assert chi(0.5, 10, 400, bound=True) == 1.0
 
 
-@pytest.mark.parametrize("sigma", [1e-150, 1e-170, 1e-300])
-def test_the_factor_of_a_minute_singular_value_is_its_inverse(sigma):
-    assert chi(sigma_min=sigma, q=0) == pytest.approx(1 / sigma, rel=1e-12, abs=0)
+def test_the_factor_of_a_minute_singular_value_is_its_inverse():
+    for sigma in [1e-150, 1e-170, 1e-300]:
+        assert chi(sigma_min=sigma, q=0) == pytest.approx(1 / sigma, rel=1e-12, abs=0)
 
 
-@pytest.mark.parametrize("function", [residual_after, polar_error, chi])
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"delta_0": 1.0}, ValueError, r"delta_0 must be a finite number in \[0, 1\), got 1\.0: choose a value inside"),
-        ({"delta_0": -0.1}, ValueError, r"delta_0 must be a finite number in \[0, 1\), got -0\.1: choose a value"),
-        ({"delta_0": math.nan}, ValueError, r"delta_0 must be a finite number in \[0, 1\), got nan: choose a value"),
-        ({"delta_0": True}, TypeError, r"delta_0 must be a real number, got True of type bool"),
-        ({"delta_0": "0.5"}, TypeError, r"delta_0 must be a real number, got '0\.5' of type str"),
-        ({"lambda_0": 0.0}, ValueError, r"lambda_0 must be a finite number in \(0, 1\], got 0\.0: choose a value"),
-        ({"lambda_0": 1.5}, ValueError, r"lambda_0 must be a finite number in \(0, 1\], got 1\.5: choose a value"),
-        ({"sigma_min": 0.0}, ValueError, r"sigma_min must be a finite number in \(0, 1\], got 0\.0: choose a value"),
-        ({"sigma_min": [0.5, 0.6]}, TypeError, r"sigma_min must be a real number, got \[0\.5, 0\.6\] of type list"),
-        ({}, ValueError, r"give exactly one of delta_0, lambda_0, sigma_min, got none: lambda_0 = 1 - delta_0"),
-        (
-            {"delta_0": 0.5, "sigma_min": 0.5},
-            ValueError,
-            r"give exactly one of .*got delta_0 and sigma_min: lambda_0 = 1 - delta_0 = sigma_min\*\*2",
-        ),
-        ({"delta_0": 0.5, "kappa": 0}, ValueError, r"kappa must be at least 1, got 0: pass 1 or more"),
-        ({"delta_0": 0.5, "kappa": 2.0}, TypeError, r"kappa must be an integer, got 2\.0 of type float: pass a whole"),
-        ({"delta_0": 0.5, "q": -1}, ValueError, r"q must be at least 0, got -1: pass 0 or more"),
-        ({"delta_0": 0.5, "q": True}, TypeError, r"q must be an integer, got True: pass 1 if that is meant"),
-        ({"delta_0": 0.5, "q": "3"}, TypeError, r"q must be an integer, got '3' of type str: pass a whole number"),
-    ],
-)
-def test_bad_arguments_are_refused_by_rule_and_value(function, arguments, error, message):
-    with pytest.raises(error, match=message):
-        function(**arguments)
+def test_bad_arguments_are_refused_by_rule_and_value():
+    for function, (arguments, error, message) in product(
+        [residual_after, polar_error, chi],
+        [
+            (
+                {"delta_0": 1.0},
+                ValueError,
+                r"delta_0 must be a finite number in \[0, 1\), got 1\.0: choose a value inside",
+            ),
+            ({"delta_0": -0.1}, ValueError, r"delta_0 must be a finite number in \[0, 1\), got -0\.1: choose a value"),
+            (
+                {"delta_0": math.nan},
+                ValueError,
+                r"delta_0 must be a finite number in \[0, 1\), got nan: choose a value",
+            ),
+            ({"delta_0": True}, TypeError, r"delta_0 must be a real number, got True of type bool"),
+            ({"delta_0": "0.5"}, TypeError, r"delta_0 must be a real number, got '0\.5' of type str"),
+            ({"lambda_0": 0.0}, ValueError, r"lambda_0 must be a finite number in \(0, 1\], got 0\.0: choose a value"),
+            ({"lambda_0": 1.5}, ValueError, r"lambda_0 must be a finite number in \(0, 1\], got 1\.5: choose a value"),
+            (
+                {"sigma_min": 0.0},
+                ValueError,
+                r"sigma_min must be a finite number in \(0, 1\], got 0\.0: choose a value",
+            ),
+            ({"sigma_min": [0.5, 0.6]}, TypeError, r"sigma_min must be a real number, got \[0\.5, 0\.6\] of type list"),
+            ({}, ValueError, r"give exactly one of delta_0, lambda_0, sigma_min, got none: lambda_0 = 1 - delta_0"),
+            (
+                {"delta_0": 0.5, "sigma_min": 0.5},
+                ValueError,
+                r"give exactly one of .*got delta_0 and sigma_min: lambda_0 = 1 - delta_0 = sigma_min\*\*2",
+            ),
+            ({"delta_0": 0.5, "kappa": 0}, ValueError, r"kappa must be at least 1, got 0: pass 1 or more"),
+            (
+                {"delta_0": 0.5, "kappa": 2.0},
+                TypeError,
+                r"kappa must be an integer, got 2\.0 of type float: pass a whole",
+            ),
+            ({"delta_0": 0.5, "q": -1}, ValueError, r"q must be at least 0, got -1: pass 0 or more"),
+            ({"delta_0": 0.5, "q": True}, TypeError, r"q must be an integer, got True: pass 1 if that is meant"),
+            ({"delta_0": 0.5, "q": "3"}, TypeError, r"q must be an integer, got '3' of type str: pass a whole number"),
+        ],
+    ):
+        with pytest.raises(error, match=message):
+            function(**arguments)

@@ -13,7 +13,7 @@ from muonlab.polynomials.taylor_polynomial import taylor
 
 @dataclass(frozen=True)
 class Preset:
-    """A registry entry: one polynomial per step (the last repeats), where it comes from, how it is used there.
+    """A registry entry: one polynomial per step (the last repeats), its source, and how its authors use it.
 
     Args:
         name: the registry's key.

@@ -11,7 +11,7 @@ import torch
 
 from muonlab.optim.layout.base import Job
 from muonlab.optim.orthogonalizer import NewtonSchulz, Plain, from_plain
-from muonlab.orthogonalize.segments import plan, segment_flops
+from muonlab.orthogonalize.segments import plan_segments, segment_flops
 from muonlab.theory.cost import flops
 
 
@@ -29,7 +29,7 @@ def cost(how: Plain, matrices: tuple[int, ...], dtype: torch.dtype, device: torc
     orthogonalizer = from_plain(how)
     if isinstance(orthogonalizer, NewtonSchulz):
         dtype = orthogonalizer.dtype_for(torch.empty(0, dtype=dtype, device=device))
-        segments = plan(orthogonalizer.schedule, m, n, dtype, orthogonalizer.method, orthogonalizer.accuracy)
+        segments = plan_segments(orthogonalizer.schedule, m, n, dtype, orthogonalizer.method, orthogonalizer.accuracy)
         each = segment_flops(segments, m, n)
     else:
         each = float(flops(m, n, "svd_full"))
