@@ -23,12 +23,14 @@ STEEP = {
 
 
 def test_every_specimen_stays_within_the_spacing_of_bfloat16():
-    for method, name in product(["gram", "auto"], STEEP):
-        schedule = STEEP[name]
-        allowed = HALF_ACCURACY + tolerance(schedule)
-        for animal, M in zoo().items():
-            O = newton_schulz(M, schedule, method=method, accuracy="half")
-            assert operator_error(O, schedule_on_singular_values(M, schedule)) <= allowed, animal
+    for schedule, (animal, M) in product(STEEP.values(), zoo().items()):
+        if M.numel() > 200_000:
+            continue
+        expected, allowed = schedule_on_singular_values(M, schedule), HALF_ACCURACY + tolerance(schedule)
+        for method in ("gram", "auto"):
+            assert operator_error(newton_schulz(M, schedule, method=method, accuracy="half"), expected) <= allowed, (
+                animal
+            )
 
 
 def test_it_needs_fewer_restarts_and_fewer_operations():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import torch
@@ -28,15 +29,15 @@ def test_a_call_holds_at_most_five_gram_and_two_input_sized_matrices():
     for shape, method, prescale, kappa in product(
         [(96, 96), (96, 400), (400, 96)],
         ["standard", "gram"],
-        ["frobenius", "paper", "schatten4", "schatten8"],
-        [1, 2, 3, 4],
+        ["frobenius", "schatten8"],
+        [1, 2, 4],
     ):
         M = gaussian(*shape)
         m = min(shape)
         schedule = Schedule.repeat(taylor(kappa), 5)
         newton_schulz(M, schedule, method=method, prescale=prescale)  # plans are cached from here on
         release()
-        peak = peak_bytes(lambda: newton_schulz(M, schedule, method=method, prescale=prescale))
+        peak = peak_bytes(partial(newton_schulz, M, schedule, method=method, prescale=prescale))
         assert peak <= 4 * (5 * m * m + 2 * M.numel()) + 4096
 
 

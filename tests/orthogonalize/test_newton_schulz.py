@@ -29,49 +29,39 @@ from tests.reference.orthogonalize import (
 SCHEDULES = {
     "identity": Schedule(()),
     "cubic x5": Schedule.repeat(taylor(1), 5),
-    "quintic x1": Schedule.repeat(taylor(2), 1),
-    "quintic x3": Schedule.repeat(taylor(2), 3),
     "quintic x5": Schedule.repeat(taylor(2), 5),
     "quintic x10": Schedule.repeat(taylor(2), 10),
-    "taylor 3 x3": Schedule.repeat(taylor(3), 3),
-    "taylor 4 x2": Schedule.repeat(taylor(4), 2),
     "taylor 5 x3": Schedule.repeat(taylor(5), 3),
-    "taylor 7 x2": Schedule.repeat(taylor(7), 2),
     "taylor 10 x3": Schedule.repeat(taylor(10), 3),
     "jordan x5": preset("jordan").schedule(5),
-    "polar express x5": preset("polar_express").schedule(5),
     "polar express x5, safe": preset("polar_express").schedule(5, safety="1.01"),
     "polar express x8": preset("polar_express").schedule(8),
-    "polar express, kappa 3": Schedule.polar_express(1e-3, kappa=3, steps=3),
     "mixed degrees": Schedule((taylor(1), taylor(3), taylor(2), taylor(5))),
 }
-
-
-def test_the_zoo_has_at_least_sixty_specimens():
-    assert len(zoo()) >= 60
+LARGE = {"gaussian 511x513", "a long row", "few long rows"}
 
 
 def test_result_is_the_schedule_on_the_singular_values_for_every_specimen():
-    for method, name in product(METHODS, SCHEDULES):
-        schedule = SCHEDULES[name]
-        allowed = tolerance(schedule)
-        errors = {
-            animal: operator_error(newton_schulz(M, schedule, method=method), schedule_on_singular_values(M, schedule))
-            for animal, M in zoo().items()
-        }
-        worst = max(errors, key=lambda animal: errors[animal])
-        assert errors[worst] <= allowed, f"{worst}: {errors[worst]:.3g} > {allowed:.3g}"
+    assert len(zoo()) >= 60
+    for (name, schedule), (animal, M) in product(SCHEDULES.items(), zoo().items()):
+        if animal in LARGE and name not in ("quintic x5", "taylor 5 x3"):
+            continue
+        expected = schedule_on_singular_values(M, schedule)
+        for method in METHODS:
+            error = operator_error(newton_schulz(M, schedule, method=method), expected)
+            assert error <= tolerance(schedule), f"{name}, {animal}, {method}: {error:.3g} > {tolerance(schedule):.3g}"
 
 
 def test_every_prescale_gives_the_schedule_on_the_scaled_singular_values():
-    for prescale in PRESCALES:
-        schedule = Schedule.repeat(taylor(2), 3)
-        for animal, M in zoo().items():
-            if prescale == "none":
-                M = M / M.double().norm().clamp_min(1e-300).float() if M.double().norm() > 1 else M  # noqa: PLW2901
-            expected = schedule_on_singular_values(M, schedule, prescale)
-            error = operator_error(newton_schulz(M, schedule, prescale=prescale), expected)
-            assert error <= tolerance(schedule), animal
+    schedule = Schedule.repeat(taylor(2), 3)
+    for prescale, (animal, specimen) in product(PRESCALES, zoo().items()):
+        if animal in LARGE and prescale not in ("schatten8", "spectral"):
+            continue
+        outside = prescale == "none" and specimen.double().norm() > 1
+        M = specimen / specimen.double().norm().float() if outside else specimen
+        expected = schedule_on_singular_values(M, schedule, prescale)
+        error = operator_error(newton_schulz(M, schedule, prescale=prescale), expected)
+        assert error <= tolerance(schedule), (prescale, animal)
 
 
 def test_a_wrong_schedule_is_told_apart_on_most_specimens():
@@ -80,7 +70,8 @@ def test_a_wrong_schedule_is_told_apart_on_most_specimens():
     wrong = Schedule.repeat(Polynomial((1.875, -1.25, 0.3751)), 5)
     caught = sum(
         operator_error(newton_schulz(M, wrong), schedule_on_singular_values(M, right)) > tolerance(right)
-        for M in zoo().values()
+        for animal, M in zoo().items()
+        if animal not in LARGE
     )
     assert caught > len(zoo()) / 2
 
@@ -109,7 +100,7 @@ def test_float64_agrees_with_fifty_digit_arithmetic():
 
 def test_scaling_by_a_power_of_two_changes_no_bit():
     for prescale, method, exponent in product(
-        [p for p in PRESCALES if p not in ("none", "paper")], ["standard", "gram"], [-100, -60, -21, 41, 60, 100]
+        [p for p in PRESCALES if p not in ("none", "paper")], ["standard", "gram"], [-100, -21, 41, 100]
     ):
         M = gaussian(48, 130, seed=2)
         plain = newton_schulz(M, method=method, prescale=prescale)
@@ -135,11 +126,8 @@ def test_paper_prescale_divides_only_matrices_larger_than_one():
 
 
 def test_a_batch_gets_bit_for_bit_what_each_matrix_gets_alone():
-    for prescale, method, shape in product(
-        PRESCALES, METHODS, [(5, 3, 8), (2, 3, 40, 16), (3, 511, 513), (4, 64, 576), (1, 6, 6)]
-    ):
-        if shape == (3, 511, 513) and prescale not in ("frobenius", "schatten8"):
-            shape = (3, 63, 65)  # the odd size matters, not its cost
+    cases = product(PRESCALES, METHODS, [(5, 3, 8), (2, 3, 40, 16), (3, 63, 65), (4, 64, 576), (1, 6, 6)])
+    for prescale, method, shape in (*cases, ("frobenius", "gram", (2, 511, 513)), ("schatten8", "auto", (2, 511, 513))):
         batch = torch.randn(shape, generator=torch.Generator().manual_seed(5)) * 1e-3
         together = newton_schulz(batch, method=method, prescale=prescale, steps=3)
         alone = [newton_schulz(M.clone(), method=method, prescale=prescale, steps=3) for M in batch.flatten(0, -3)]
@@ -274,15 +262,7 @@ def test_half_precision_computation_stays_within_its_own_roundoff():
         [torch.bfloat16, torch.float16], ["standard", "gram"], ["quintic x5", "jordan x5", "polar express x5, safe"]
     ):
         schedule = SCHEDULES[name]
-        specimens = [
-            "gaussian 16x40",
-            "gaussian 64x64",
-            "gaussian 64x216",
-            "half zero 33x65",
-            "rank 2 33x65",
-            "identity",
-        ]
-        for animal in [*specimens, "x 1e30", "x 1e-30", "1/k 65x33"]:
+        for animal in ("gaussian 64x64", "gaussian 16x40", "half zero 33x65", "rank 2 33x65", "x 1e-30", "1/k 65x33"):
             M = zoo()[animal]
             O = newton_schulz(M, schedule, compute_dtype=dtype, method=method)
             assert O.dtype == torch.float32
@@ -319,7 +299,7 @@ def test_single_precision_gram_without_restarts_misses_the_tolerance():
 
 
 def test_products_executed_are_those_of_the_cost_model():
-    for kappa, q in product([1, 2, 3, 4, 5, 6, 7, 9, 10], [1, 2, 3, 5]):
+    for kappa, q in product([1, 2, 3, 4, 6, 9, 10], [1, 2, 5]):
         m, n = 12, 30
         M = gaussian(m, n).double()  # its precision allows one segment for every degree here
         for method in ("standard", "gram"):
@@ -353,16 +333,11 @@ def test_auto_takes_gram_space_for_wide_matrices_and_the_standard_one_for_square
 
 def test_methods_agree_with_the_plain_loop():
     schedule = Schedule.repeat(taylor(2), 5)
-    for m, n in ((16, 40), (64, 576), (511, 513)):
+    for m, n in ((16, 40), (64, 576)):
         M = gaussian(m, n, seed=12)
         for method in METHODS:
             O = newton_schulz(M, schedule, method=method)
             torch.testing.assert_close(O, plain_loop(M, schedule), atol=2e-5, rtol=0)
-
-
-def test_twenty_steps_of_a_common_quintic_orthogonalize():
-    O = newton_schulz(gaussian(10, 20), Polynomial((2, -1.5, 0.5)), steps=20)
-    torch.testing.assert_close(O @ O.T, torch.eye(10), atol=1e-5, rtol=0)
 
 
 def test_presets_can_be_named_and_bring_their_steps():

@@ -33,7 +33,7 @@ def test_polar_factor_matches_the_svd_on_every_specimen_of_clear_rank():
     for method in POLAR_METHODS:
         tried = 0
         for animal, M in zoo().items():
-            if float(M.abs().max()) == 0 or not singular_values_clear_of_the_tolerance(M):
+            if M.numel() > 200_000 or float(M.abs().max()) == 0 or not singular_values_clear_of_the_tolerance(M):
                 continue
             tried += 1
             smallest = torch.linalg.svdvals(M.double() / M.double().abs().max())

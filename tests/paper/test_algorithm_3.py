@@ -1,5 +1,6 @@
 """Algorithm 3: SGD with momentum (Kim & Oh 2026, Algorithm 3)."""
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -16,7 +17,7 @@ def test_the_optimizer_walks_the_path_of_the_printed_algorithm():
         bowl = quadratic(rng.standard_normal((4, shape[0])) / 2, rng.standard_normal(shape))
         objective, start = bowl if convex else wells(shape[0]), rng.standard_normal(shape)
         noise = gaussian(sigma, 2) if sigma else None
-        values, _ = trained(lambda params: SGDM(params, lr=0.02, momentum=beta), objective, start, T=T, noise=noise)
+        values, _ = trained(partial(SGDM, lr=0.02, momentum=beta), objective, start, T=T, noise=noise)
         printed = sgdm(objective, start, eta=0.02, beta=beta, T=T, noise=noise)
         np.testing.assert_allclose(values, printed.values, rtol=1e-11, atol=1e-13)
 
@@ -24,5 +25,5 @@ def test_the_optimizer_walks_the_path_of_the_printed_algorithm():
 def test_any_other_setting_leaves_the_path():
     for other in [{"nesterov": True}, {"weight_decay": 0.01}, {"momentum": 0.8}, {"maximize": True}]:
         objective, start = wells(3), np.random.default_rng(3).standard_normal((3, 3))
-        values, _ = trained(lambda p: SGDM(p, **{"lr": 0.02, "momentum": 0.9, **other}), objective, start, T=T)
+        values, _ = trained(partial(SGDM, **{"lr": 0.02, "momentum": 0.9, **other}), objective, start, T=T)
         assert np.max(np.abs(values - sgdm(objective, start, eta=0.02, beta=0.9, T=T).values)) > 1e-4

@@ -66,7 +66,7 @@ def test_random_spectra_never_fall_below_the_floor():
 
 
 def test_constructed_spectra_come_close_so_a_larger_floor_is_rejected():
-    for name, r in product(SCHEDULES, [4, 64, 256]):
+    for name, r in product(SCHEDULES, [4, 256]):
         worst = worst_two_level(SCHEDULES[name], r)
         floor = descent_floor(SCHEDULES[name], r)
         assert floor <= worst * (1 + 1e-9)
@@ -101,8 +101,7 @@ def test_sharper_prescales_have_their_own_larger_and_nearly_attained_floor():
 
 
 def test_the_alignment_is_the_descent_over_the_largest_gain():
-    for name in SCHEDULES:
-        F = SCHEDULES[name]
+    for F in SCHEDULES.values():
         s_max = schedule_error(F, 0.0).s_max
         assert alignment_floor(F, 16) * s_max == pytest.approx(descent_floor(F, 16), rel=1e-12, abs=0.0)
         grid = np.abs(F(np.linspace(0, 1, 100_001)))

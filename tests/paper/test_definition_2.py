@@ -12,7 +12,7 @@ from muonlab.polynomials import preset, taylor
 from muonlab.polynomials.base import derivative, horner
 from muonlab.polynomials.taylor_polynomial import central
 
-KAPPAS = range(1, 31)
+KAPPAS = (1, 2, 3, 5, 8, 13, 30)
 
 
 def agrees_to_order(p, order):
@@ -32,14 +32,10 @@ def has_coefficients(kappa, base=4):
     )
 
 
-def test_all_derivatives_up_to_kappa_agree_at_one():
+def test_all_derivatives_up_to_kappa_agree_at_one_and_the_next_does_not():
     for kappa in KAPPAS:
         assert taylor(kappa).kappa == kappa
         assert agrees_to_order(taylor(kappa), kappa)
-
-
-def test_the_next_derivative_does_not_agree():
-    for kappa in KAPPAS:
         assert not agrees_to_order(taylor(kappa), kappa + 1)
 
 

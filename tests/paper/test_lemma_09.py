@@ -18,7 +18,7 @@ def keeps_polar(M, polynomial, steps, prescale="frobenius", sign=1.0):
 
 def test_taylor_steps_keep_the_polar_factor():
     for kappa, steps, shape, prescale in product(
-        [1, 2, 3], [0, 1, 2, 4], [(4, 4), (3, 7), (7, 3)], ["frobenius", "paper", "schatten4", "schatten8", "spectral"]
+        [1, 2, 3], [0, 1, 4], [(4, 4), (3, 7), (7, 3)], ["frobenius", "paper", "schatten8", "spectral"]
     ):
         rng = np.random.default_rng([kappa, steps, *shape])
         M = with_spectrum(rng, rng.uniform(0.2, 2.0, 3), *shape)

@@ -34,7 +34,7 @@ def derivative_is(p, power, factor=1):
     return derivative(p.exact_phi) == claimed
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(KAPPAS, UNIT)
 def test_p_is_at_least_one_with_equality_at_one_alone(kappa, lam):
     assert at_least(taylor(kappa), lam)
@@ -46,7 +46,7 @@ def test_no_larger_floor_of_p_holds():
         assert at_least(taylor(kappa), Fraction(999_999, 1_000_000), floor=1)
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(KAPPAS, UNIT, UNIT)
 def test_tau_increases_strictly_up_to_one(kappa, x, y):
     if x != y:
@@ -59,7 +59,7 @@ def test_tau_of_the_ad_hoc_polynomial_does_not_increase():
 
 
 def test_the_derivative_of_tau_has_a_zero_of_order_kappa_at_one():
-    for kappa in range(1, 21):
+    for kappa in (1, 2, 3, 8, 20):
         assert derivative_is(taylor(kappa), kappa)
         assert not derivative_is(taylor(kappa), kappa + 1)
         assert not derivative_is(taylor(kappa), kappa - 1)
@@ -67,7 +67,7 @@ def test_the_derivative_of_tau_has_a_zero_of_order_kappa_at_one():
 
 
 def test_the_derivative_in_powers_of_lambda_is_p_times_p_plus_two_lambda_p_prime():
-    for kappa in range(1, 21):
+    for kappa in (1, 2, 3, 8, 20):
         p = taylor(kappa)
         inner = [a + 2 * k * a for k, a in enumerate(p.exact)]
         exact = multiply(p.exact, inner)

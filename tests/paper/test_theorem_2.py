@@ -30,13 +30,13 @@ def within(sigma, kappa, q, **wrong):
     return all(x <= y * (1 + 1e-9) for x, y in zip(exact, closed(sigma, kappa, q, **wrong), strict=True))
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(SIGMAS, KAPPAS, STEPS)
 def test_residual_error_and_factor_never_exceed_the_bounds_of_theorem_2(sigma, kappa, q):
     assert within(sigma, kappa, q)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(SIGMAS, KAPPAS, STEPS)
 def test_library_bounds_are_the_closed_expressions_to_full_precision(sigma, kappa, q):
     found = [f(sigma_min=sigma, kappa=kappa, q=q, bound=True) for f in (residual_after, polar_error, chi)]

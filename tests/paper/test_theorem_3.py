@@ -49,7 +49,7 @@ def problem(which):
 
 
 def test_measured_averages_never_exceed_the_bound():
-    for constants, frobenius, which, sigma, beta in product(
+    for constants, frobenius, which, sigma, chosen in product(
         ["paper", "sharp"], [False, True], [0, 1], [0.0, 2.0], [None, 0.3, 0.8]
     ):
         objective, start = problem(which)
@@ -57,10 +57,11 @@ def test_measured_averages_never_exceed_the_bound():
         if frobenius:
             given["L_F"] = objective.L_F
         L = given.get("L_F", objective.L)
-        if beta is None:
+        if chosen is None:
             eta, beta = tuned_sgdm(constants=constants, **given)
             eta *= 0.9 if constants == "paper" else 1.0  # at its own choice with β = 0 the paper's bound is infinite
         else:
+            beta = chosen
             eta = 0.9 * (1 - beta) ** 2 / (4 * L) if constants == "paper" else largest_eta(beta, L)
         runs = [
             sgdm(objective, start, eta=eta, beta=beta, T=T, noise=gaussian(sigma, 2), seed=seed)
@@ -86,13 +87,13 @@ def test_one_step_to_the_bottom_attains_the_sharp_bound_and_rejects_smaller_cons
 
 
 def test_noise_of_flat_spectrum_needs_the_root_of_the_rank_and_one_power_of_one_minus_beta():
+    r, steps = 9, 1500
+
+    def flat(rng, G):
+        return rng.choice([-1.0, 1.0]) * np.eye(r) / math.sqrt(r) + 0.0 * G
+
     for beta in [0.0, 0.9]:
-        r, steps = 9, 1500
         objective, eta = bowl(r), largest_eta(beta, 1.0)
-
-        def flat(rng, G):
-            return rng.choice([-1.0, 1.0]) * np.eye(r) / math.sqrt(r) + 0.0 * G
-
         one = sgdm(objective, np.zeros((r, r)), eta=eta, beta=beta, T=steps, noise=flat)
         given = {"L": objective.L, "D": 0.0, "sigma": 1.0, "r": r, "B": 1, "T": steps}
         bound = sgdm_bound(eta=eta, beta=beta, L_F=1.0, **given)
@@ -160,19 +161,6 @@ def test_too_large_a_step_gives_no_bound():
         assert bound.status == "not_applicable"
         grown = sgdm(bowl(1), np.ones((1, 1)), eta=2.5, beta=0.0, T=30)
         assert grown.gradients[-1] > 1e4
-
-
-def test_the_recommended_choice_keeps_its_closed_rate():
-    for sigma in [0.0, 0.3, 5.0]:
-        L, D, r, B, steps = 1.5, 2.0, 6, 2, 400
-        eta, beta = tuned_sgdm(L=L, D=D, sigma=sigma, r=r, B=B, T=steps)
-        keep = 1.0 if sigma == 0 else min(1.0, 2 * math.sqrt(L * D * B) / (sigma * math.sqrt(steps)))
-        assert 1 - beta == pytest.approx(keep, rel=1e-12, abs=0.0)
-        assert eta == pytest.approx(keep**2 / L, rel=1e-12, abs=0.0)
-        rate = math.sqrt(6 * r * L * D / steps) + 2 * (r**2 * sigma**2 * L * D / (B * steps)) ** 0.25
-        total = sgdm_bound(L=L, D=D, sigma=sigma, r=r, B=B, T=steps).total
-        assert total <= rate
-        assert total > 0.3 * rate
 
 
 def test_the_papers_choice_is_the_theorems():

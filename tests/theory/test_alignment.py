@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muonlab.theory import alignment_bound, momentum_factors, network_alignment, run_bound, staleness
+from muonlab.theory import alignment_bound, momentum_factors, network_alignment, run_bound
 
 BASE = {"L": 2.0, "D": 3.0, "sigma": 0.7, "r": 48, "B": 16, "T": 300}
 POSITIVE = st.floats(1e-2, 1e2)
@@ -35,26 +35,16 @@ def averages(beta, T, digits=60):
 
 
 def test_corrected_factors_agree_with_the_sums_that_define_them():
-    for beta, T in product([1e-3, 0.3, 0.5, 0.9, 0.95, 0.99, 0.999], [1, 2, 7, 100, 1500]):
+    for beta, T in product([1e-3, 0.5, 0.9, 0.999], [1, 2, 7, 600]):
         assert momentum_factors(beta, T, "corrected") == pytest.approx(averages(beta, T), rel=1e-10, abs=1e-13)
 
 
 def test_corrected_factors_keep_their_digits_for_momentum_near_one():
     for beta, T in product([1 - 1e-6, 1 - 1e-9, 1 - 1e-12], [2, 10, 300]):
         assert momentum_factors(beta, T, "corrected") == pytest.approx(averages(beta, T), rel=1e-9, abs=0)
-
-
-def test_the_weights_of_the_corrected_momentum_give_the_noise_factor():
-    beta = 0.8
-    for T in (1, 3, 20):
-        by_weights = []
-        for t in range(1, T + 1):
-            w = np.array([beta ** (t - i) * (1 - beta) / (1 - beta**t) for i in range(1, t + 1)])
-            assert w.sum() == pytest.approx(1.0, rel=1e-12, abs=0)
-            by_weights.append(np.sum(w**2))
-        factors = momentum_factors(beta, T, "corrected")
-        assert factors.noise_square == pytest.approx(np.mean(by_weights), rel=1e-12, abs=0)
-        assert factors.noise == pytest.approx(np.mean(np.sqrt(by_weights)), rel=1e-12, abs=0)
+    assert momentum_factors(0.9, 10**12, "corrected") == pytest.approx(momentum_factors(0.9, 10**12), rel=1e-9, abs=0)
+    with pytest.raises(ValueError, match=r"start='corrected' adds up .* use start='plain'"):
+        momentum_factors(1 - 1e-14, 10**11, "corrected")
 
 
 @given(st.floats(0, 0.9999), st.integers(1, 5000))
@@ -65,11 +55,6 @@ def test_plain_factors_are_limits_and_the_corrected_drift_is_never_larger(beta, 
     assert plain.noise_square == pytest.approx((1 - beta) / (1 + beta), rel=1e-14, abs=0)
     assert corrected.drift <= plain.drift * (1 + 1e-12)
     assert corrected.noise >= plain.noise * (1 - 1e-12)
-
-
-def test_past_the_start_the_factors_are_their_limits():
-    beta, T = 0.9, 10**12
-    assert momentum_factors(beta, T, "corrected") == pytest.approx(momentum_factors(beta, T), rel=1e-9, abs=0)
 
 
 def naive_bound(L, D, sigma, r, B, T, rho, s, eta, beta, start):
@@ -105,22 +90,6 @@ def test_at_the_best_step_only_the_alignment_counts(problem, alignment, beta):
     for s in (1.0, 0.2, 7.0):
         bound = alignment_bound(**problem, alignment=alignment, op_norm=s, beta=beta, start="corrected")
         assert bound.total == pytest.approx(expected, rel=1e-11, abs=0)
-
-
-def test_no_other_step_size_gives_a_smaller_bound():
-    for start, beta in product(["plain", "corrected"], [0.0, 0.9]):
-        arguments = {**BASE, "alignment": 0.6, "op_norm": 1.3, "beta": beta, "start": start}
-        best = alignment_bound(**arguments)
-        for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0):
-            assert alignment_bound(**arguments, eta=best.eta * factor).total > best.total
-
-
-def test_the_corrected_start_is_sharper_over_a_run_of_the_momentums_length():
-    plain, corrected = (
-        alignment_bound(**{**BASE, "sigma": 0.0, "T": 50}, alignment=0.8, beta=0.95, start=start)
-        for start in ("plain", "corrected")
-    )
-    assert corrected.total < plain.total
 
 
 @given(ANY, st.floats(0.01, 0.98))
@@ -189,15 +158,6 @@ def naive_run_bound(rho, gain, L, D, sigma, r, B, etas, beta, failure):
     return right / sum(etas[t] * rho[t] for t in range(T))
 
 
-def test_staleness_agrees_with_the_double_sum():
-    for seed, beta in product(range(4), [0.0, 0.5, 0.95]):
-        generator = np.random.default_rng(seed)
-        gains, etas = generator.uniform(0.2, 1.2, 60), generator.uniform(0.01, 0.3, 60)
-        np.testing.assert_allclose(
-            staleness(gains, etas, 1.7, beta), naive_staleness(gains, etas, 1.7, beta), rtol=1e-10, atol=1e-14
-        )
-
-
 def test_a_runs_certificate_agrees_with_the_printed_inequality():
     for sigma, beta, constant in product([0.0, 0.7], [0.0, 0.5, 0.95], [True, False]):
         generator = np.random.default_rng(3)
@@ -218,11 +178,6 @@ def test_a_runs_certificate_agrees_with_the_printed_inequality():
 def test_a_descent_larger_than_its_gain_is_refused():
     with pytest.raises(ValueError, match=r"\|rho\| is at most gain by Hölder's inequality.*check what was measured"):
         run_bound([0.5, 1.1], [1.0, 1.0], L=1.0, D=1.0, sigma=0.0, r=1, B=1, eta=0.1, beta=0.0)
-
-
-def test_too_many_terms_are_refused_with_the_way_out():
-    with pytest.raises(ValueError, match=r"start='corrected' adds up .* use start='plain'"):
-        momentum_factors(1 - 1e-14, 10**11, "corrected")
 
 
 def test_a_larger_failure_probability_allows_a_smaller_bound():
@@ -321,16 +276,6 @@ def test_bad_constants_are_refused_by_rule_and_value():
     ]:
         with pytest.raises(error, match=message):
             alignment_bound(**{**BASE, "alignment": 0.5, **changes})
-
-
-def test_momentum_factors_refuse_bad_arguments():
-    for arguments, error, message in [
-        ((1.0, 5), ValueError, r"beta must be a finite number in \[0, 1\), got 1\.0: choose a value inside"),
-        ((0.5, 0), ValueError, r"T must be at least 1, got 0: pass 1 or more"),
-        ((0.5, 5, "warm"), ValueError, r"start must be one of 'plain', 'corrected', got 'warm': pick one of these"),
-    ]:
-        with pytest.raises(error, match=message):
-            momentum_factors(*arguments)
 
 
 def test_lengths_make_the_pair_of_norms_and_a_layer_that_does_not_move_is_left_out():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from muonlab.polynomials import Polynomial, Schedule, polar_express, preset, taylor
-from muonlab.theory import alignment_floor, descent_floor, schedule_error
+from muonlab.theory import alignment_floor, descent_floor
 
 SCHEDULES = {
     "identity": Schedule(()),
@@ -55,7 +55,7 @@ def adversary(name, r, power, whole=True):
     found = descent(F, counts, levels)
     order = np.argsort(found)[:60]
     best_counts, best_levels, best = counts[order], levels[order], found[order]
-    for size in np.geomspace(0.5, 1e-4, 60):
+    for size in np.geomspace(0.5, 1e-4, 40):
         # three levels: some of the second kind become a third, some change sides, and all levels move
         moved = np.repeat(best_counts, 20, axis=0)
         split = as_count(generator.uniform(0, 1, len(moved)) * moved[:, 1] * (generator.random(len(moved)) < 0.3))
@@ -82,90 +82,32 @@ def adversary(name, r, power, whole=True):
 
 
 def test_an_adversary_never_goes_below_the_floor():
-    for r, name in product([2, 16, 64, 256, 768], SCHEDULES):
+    for r, name in product([2, 64, 768], SCHEDULES):
         assert adversary(name, r, 2) >= descent_floor(SCHEDULES[name], r)
         assert adversary(name, r, 2, whole=False) >= descent_floor(SCHEDULES[name], r)
 
 
 def test_an_adversary_comes_within_one_percent_of_the_floor():
-    for r, name in product([64, 256, 768], SCHEDULES):
+    for r, name in product([64, 768], SCHEDULES):
         # a large singular value can occur once but not 0.9 times: that alone keeps whole spectra up to 3.5 % above
         assert adversary(name, r, 2, whole=False) <= 1.01 * descent_floor(SCHEDULES[name], r)
         assert adversary(name, r, 2) <= 1.035 * descent_floor(SCHEDULES[name], r)
 
 
-def test_whole_spectra_come_within_one_percent_where_the_head_is_a_whole_number():
-    for name, r in [
-        ("identity", 768),
-        ("quintic x1", 256),
-        ("quintic x5", 768),
-        ("quintic x10", 768),
-        ("taylor5 x3", 256),
-        ("jordan x5", 768),
-        ("polar_express x5", 256),
-    ]:
-        assert adversary(name, r, 2) <= 1.01 * descent_floor(SCHEDULES[name], r)
-
-
 def test_with_other_schatten_norms_an_adversary_never_goes_below():
-    for power, r, name in product([4, 8], [2, 64, 768], SCHEDULES):
+    for power, r, name in product([4, 8], [64], SCHEDULES):
         assert adversary(name, r, power) >= descent_floor(SCHEDULES[name], r, schatten=power)
 
 
-def test_random_spectra_never_go_below():
-    for power, name in product([2, 4, 8], SCHEDULES):
-        F, generator, r = SCHEDULES[name], np.random.default_rng(power), 48
-        floor = descent_floor(F, r, schatten=power)
-        for _ in range(60):
-            rank = int(generator.integers(1, r + 1))
-            s = np.exp(generator.uniform(0, 6) * generator.standard_normal(rank))
-            s = normalised(np.ones(rank), s, power)
-            assert descent(F, np.ones(rank), s) >= floor
-
-
-def test_reference_values():
-    for schedule, r, value in [
-        ("quintic x3", 64, 0.454),
-        ("quintic x3", 256, 0.260),
-        ("quintic x3", 768, 0.159),
-        ("quintic x5", 768, 0.288),
-        ("quintic x10", 768, 0.775),
-        ("polar_express x5", 64, 0.864),
-        ("polar_express x5", 256, 0.831),
-        ("polar_express x5", 768, 0.7635),
-        ("jordan x5", 768, 0.566),
-        ("identity", 64, 1 / 8),
-        ("identity", 256, 1 / 16),
-        ("identity", 768, 768**-0.5),
-    ]:
-        # Polar Express at 768 is known as .761 to .766: its middle with half that width
-        tolerance = 0.0025 if (schedule, r) == ("polar_express x5", 768) else 0.002
-        assert descent_floor(SCHEDULES[schedule], r) == pytest.approx(value, abs=tolerance)
-
-
-def test_the_alignment_is_the_descent_over_the_largest_gain():
-    for name in SCHEDULES:
-        F = SCHEDULES[name]
-        s_max = schedule_error(F, 0.0).s_max
-        assert alignment_floor(F, 100) == pytest.approx(descent_floor(F, 100) / s_max, rel=1e-14, abs=0)
-        assert 0 < alignment_floor(F, 100) <= 1
-
-
-def test_without_steps_it_is_one_over_root_r():
-    for r in [1, 2, 5, 100]:
-        assert alignment_floor(Schedule(()), r) == pytest.approx(r**-0.5, rel=1e-3, abs=0)
-        assert alignment_floor(Schedule(()), r) <= r**-0.5
-
-
 def test_it_falls_with_the_rank():
-    for name in SCHEDULES:
-        values = [descent_floor(SCHEDULES[name], r) for r in (1, 4, 16, 64, 256, 1024)]
+    for F in SCHEDULES.values():
+        values = [descent_floor(F, r) for r in (1, 16, 256, 1024)]
         assert all(later <= earlier * 1.0005 for earlier, later in pairwise(values))
         assert values[-1] < values[0]
 
 
 def test_it_rises_with_taylor_steps_and_with_the_schatten_exponent():
-    by_steps = [alignment_floor(Schedule.repeat(taylor(2), q), 256) for q in range(9)]
+    by_steps = [alignment_floor(Schedule.repeat(taylor(2), q), 256) for q in range(0, 9, 2)]
     assert all(later > earlier for earlier, later in pairwise(by_steps))
     by_norm = [alignment_floor(SCHEDULES["quintic x1"], 256, schatten=p) for p in (2, 4, 8)]
     assert by_norm[0] < by_norm[1] <= by_norm[2] * 1.0005

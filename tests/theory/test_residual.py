@@ -6,16 +6,14 @@ from itertools import product
 
 import mpmath
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from muonlab.theory import chi, polar_error, residual_after
 
 DIGITS = 450
 TINY = 1e-300  # below it only smallness is compared: there float64 runs out of exponents, then of digits
-DELTAS = (1e-12, 1e-6, 1e-3, 0.1, 0.5, 0.9, 1 - 1e-3, 1 - 1e-6, 1 - 1e-9, 1 - 1e-12)
-SMALL = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.5, 0.9, 1 - 1e-6, 1 - 1e-12, 1.0)
-KAPPAS, STEPS = range(1, 11), range(13)
+DELTAS = (1e-12, 1e-3, 0.5, 0.9, 1 - 1e-6, 1 - 1e-12)
+SMALL = (1e-12, 1e-6, 0.1, 0.5, 1 - 1e-6, 1.0)
+KAPPAS, STEPS = (1, 2, 3, 5, 10), range(13)
 ARGUMENTS = [
     *(("delta_0", x) for x in DELTAS),
     *(("lambda_0", x) for x in SMALL),
@@ -84,29 +82,6 @@ def test_the_comparison_itself_rejects_an_error_of_1e_11():
         assert not agrees(1e-200, mpmath.mpf("1e-310"))
 
 
-@given(st.floats(0, 1, exclude_max=True), st.integers(1, 10), st.integers(0, 8))
-def test_the_paper_bound_is_never_below_the_recursion(delta, kappa, q):
-    exact = residual_after(delta, kappa, q)
-    assert exact <= residual_after(delta, kappa, q, bound=True) * (1 + 1e-11) + TINY
-    assert polar_error(delta, kappa, q) <= polar_error(delta, kappa, q, bound=True) * (1 + 1e-11) + TINY
-    assert 1 <= chi(delta, kappa, q) <= chi(delta, kappa, q, bound=True) * (1 + 1e-11)
-
-
-@given(st.floats(1e-6, 1, exclude_max=True), st.integers(1, 6), st.integers(0, 6))
-def test_another_step_or_a_higher_degree_never_hurts(delta, kappa, q):
-    here = residual_after(delta, kappa, q)
-    assert residual_after(delta, kappa, q + 1) <= here * (1 + 1e-13)
-    assert residual_after(delta, kappa + 1, q) <= here * (1 + 1e-13)
-
-
-@given(st.floats(1e-9, 1), st.integers(1, 5), st.integers(0, 5))
-def test_three_ways_to_name_the_start_agree(sigma, kappa, q):
-    by_sigma = chi(sigma_min=sigma, kappa=kappa, q=q)
-    assert chi(lambda_0=sigma * sigma, kappa=kappa, q=q) == pytest.approx(by_sigma, rel=1e-12, abs=0)
-    error = polar_error(sigma_min=sigma, kappa=kappa, q=q)
-    assert 1 / (1 - error) == pytest.approx(by_sigma, rel=1e-6, abs=0)
-
-
 def test_a_residual_near_one_has_lost_the_eigenvalue_that_lambda_0_keeps():
     kept = chi(lambda_0=1e-9, q=0)
     lost = chi(1 - 1e-9, q=0)
@@ -114,21 +89,15 @@ def test_a_residual_near_one_has_lost_the_eigenvalue_that_lambda_0_keeps():
     assert abs(lost / kept - 1) > 1e-9
 
 
-def test_a_zero_residual_stays_zero():
+def test_the_ends_of_the_range_need_no_digits():
+    assert residual_after(0.5, 10, 400, bound=True) == 0.0
+    assert chi(0.5, 10, 400, bound=True) == 1.0
+    for sigma in (1e-150, 1e-300):
+        assert chi(sigma_min=sigma, q=0) == pytest.approx(1 / sigma, rel=1e-12, abs=0)
     for bound in (False, True):
         assert residual_after(0.0, 2, 3, bound) == 0.0
         assert polar_error(0.0, 2, 3, bound) == 0.0
         assert chi(0.0, 2, 3, bound) == 1.0
-
-
-def test_exponents_beyond_all_floats_give_zero_residual():
-    assert residual_after(0.5, 10, 400, bound=True) == 0.0
-    assert chi(0.5, 10, 400, bound=True) == 1.0
-
-
-def test_the_factor_of_a_minute_singular_value_is_its_inverse():
-    for sigma in [1e-150, 1e-170, 1e-300]:
-        assert chi(sigma_min=sigma, q=0) == pytest.approx(1 / sigma, rel=1e-12, abs=0)
 
 
 def test_bad_arguments_are_refused_by_rule_and_value():

@@ -12,8 +12,8 @@ from muonlab.theory import polar_error, schedule_error
 
 NEAR_MINUS_ONE = Polynomial((-1, Fraction(1, 10**6)), name="nearly -1")
 SCHEDULES = {
-    **{f"taylor{k} x{q}": Schedule.repeat(taylor(k), q) for k in range(1, 6) for q in (1, 3, 5)},
-    **{f"{name} x{q}": preset(name).schedule(q) for name in ("jordan", "polar_express") for q in (1, 3, 5, 8)},
+    **{f"taylor{k} x{q}": Schedule.repeat(taylor(k), q) for k, q in ((1, 5), (2, 1), (2, 3), (5, 3))},
+    **{f"{name} x{q}": preset(name).schedule(q) for name in ("jordan", "polar_express") for q in (1, 5)},
     "polar_express safe": preset("polar_express").schedule(5, safety="1.01"),
     **{
         f"generated {ell} {k}": polar_express(ell, kappa=k, steps=n)
@@ -28,7 +28,7 @@ SCHEDULES = {
     "nearly zero": Schedule((Polynomial((Fraction(1, 10**9), Fraction(1, 10**9))),)),
     "growing": Schedule.repeat(Polynomial((2, 1)), 3),
 }
-ELLS = (0.0, 1e-6, 1e-3, 0.1, 0.6, 1.0)
+ELLS = (0.0, 1e-3, 0.1, 0.6, 1.0)
 
 
 def golden_maximum(f, low, high, rounds=60):
@@ -92,7 +92,7 @@ def test_the_guarantee_holds_in_exact_arithmetic():
 
 
 def test_for_taylor_steps_it_is_the_polar_error():
-    for kappa, q, ell in product(range(1, 6), [0, 1, 3, 6], [1e-6, 1e-2, 0.3, 0.9, 1.0]):
+    for kappa, q, ell in product([1, 2, 5], [0, 1, 6], [1e-6, 0.3, 1.0]):
         epsilon, s_max = schedule_error(Schedule.repeat(taylor(kappa), q), ell)
         assert epsilon == pytest.approx(polar_error(sigma_min=ell, kappa=kappa, q=q), rel=1e-11, abs=1e-60)
         assert s_max == pytest.approx(1.0, abs=1e-15)
