@@ -43,17 +43,19 @@ LARGE = {"gaussian 511x513", "a long row", "few long rows"}
 
 def test_result_is_the_schedule_on_the_singular_values_for_every_specimen():
     assert len(zoo()) >= 60
+    allowed = {name: tolerance(schedule) for name, schedule in SCHEDULES.items()}
     for (name, schedule), (animal, M) in product(SCHEDULES.items(), zoo().items()):
         if animal in LARGE and name not in ("quintic x5", "taylor 5 x3"):
             continue
         expected = schedule_on_singular_values(M, schedule)
         for method in METHODS:
             error = operator_error(newton_schulz(M, schedule, method=method), expected)
-            assert error <= tolerance(schedule), f"{name}, {animal}, {method}: {error:.3g} > {tolerance(schedule):.3g}"
+            assert error <= allowed[name], f"{name}, {animal}, {method}: {error:.3g}"
 
 
 def test_every_prescale_gives_the_schedule_on_the_scaled_singular_values():
     schedule = Schedule.repeat(taylor(2), 3)
+    allowed = tolerance(schedule)
     for prescale, (animal, specimen) in product(PRESCALES, zoo().items()):
         if animal in LARGE and prescale not in ("schatten8", "spectral"):
             continue
@@ -61,15 +63,16 @@ def test_every_prescale_gives_the_schedule_on_the_scaled_singular_values():
         M = specimen / specimen.double().norm().float() if outside else specimen
         expected = schedule_on_singular_values(M, schedule, prescale)
         error = operator_error(newton_schulz(M, schedule, prescale=prescale), expected)
-        assert error <= tolerance(schedule), (prescale, animal)
+        assert error <= allowed, (prescale, animal)
 
 
 def test_a_wrong_schedule_is_told_apart_on_most_specimens():
     # the same check with one coefficient off by 1e-4 must fail: the tolerance is not slack
     right = Schedule.repeat(taylor(2), 5)
     wrong = Schedule.repeat(Polynomial((1.875, -1.25, 0.3751)), 5)
+    allowed = tolerance(right)
     caught = sum(
-        operator_error(newton_schulz(M, wrong), schedule_on_singular_values(M, right)) > tolerance(right)
+        operator_error(newton_schulz(M, wrong), schedule_on_singular_values(M, right)) > allowed
         for animal, M in zoo().items()
         if animal not in LARGE
     )

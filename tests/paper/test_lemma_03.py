@@ -36,7 +36,9 @@ def test_phi_lies_between_its_two_powers_on_the_whole_interval(kappa, u):
 def test_positive_coefficients_that_sum_to_one_prove_it_for_every_u():
     for kappa in KAPPAS:
         phi, p = taylor(kappa).exact_phi, Series([central(s) for s in range(kappa + 1)])
-        exact = 1 - Series([1, -1]) * p * p  # φ = 1 - (1-u) p², multiplied out by numpy in rationals
+        exact = (
+            1 - Series([Fraction(1), Fraction(-1)]) * p * p
+        )  # φ = 1 - (1-u) p², multiplied out by numpy in rationals
         assert list(phi) == list(exact.coef)
         assert all(c == 0 for c in phi[: kappa + 1])
         assert all(c > 0 for c in phi[kappa + 1 :])

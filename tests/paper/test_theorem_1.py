@@ -24,7 +24,7 @@ from tests.paper.simulation import (
 )
 
 SHAPE, T, Q, SEEDS = (3, 6), 40, 6, 4
-OTHER = [(0.02, 0.9), (0.1, 0.5), (0.3, 0.0)]
+OTHER = [(0.02, 0.9), (0.3, 0.0)]
 
 
 def holds(measured, bound, **factors):
@@ -53,7 +53,7 @@ def problem(which):
 
 
 def test_measured_averages_never_exceed_the_bound():
-    for constants, which, sigma, choice in product(["paper", "sharp"], [0, 1], [0.0, 3.0], [None, *OTHER]):
+    for which, sigma, choice in product([0, 1], [0.0, 3.0], [None, *OTHER]):
         objective, start = problem(which)
         given = {"L": objective.L, "D": objective.value(start), "sigma": sigma, "r": 3, "B": 2, "T": T}
         eta, beta = tuned_muon(**given) if choice is None else choice
@@ -63,10 +63,11 @@ def test_measured_averages_never_exceed_the_bound():
             for seed in range(SEEDS if sigma else 1)
         ]
         epsilon = max(observed_error(M, direction(M)) for one in runs for M in one.momenta)
-        bound = muon_bound(epsilon=epsilon, eta=eta, beta=beta, constants=constants, **given)
         assert 0 < epsilon < 1
         assert max(one.gain.max() for one in runs) <= 1 + 1e-12
-        assert holds(mean_stationarity(runs), bound)
+        for constants in ("paper", "sharp"):
+            bound = muon_bound(epsilon=epsilon, eta=eta, beta=beta, constants=constants, **given)
+            assert holds(mean_stationarity(runs), bound)
 
 
 def test_the_terms_are_the_printed_ones_and_no_others():

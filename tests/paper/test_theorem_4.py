@@ -37,9 +37,7 @@ def holds(measured, bound, **factors):
 
 
 def test_measured_averages_never_exceed_the_bound():
-    for constants, which, shape, sigma, choice in product(
-        ["paper", "sharp"], [0, 1], [(3, 3), (2, 6)], [0.0, 3.0], [None, (0.2, 0.4)]
-    ):
+    for which, shape, sigma, choice in product([0, 1], [(3, 3), (2, 6)], [0.0, 3.0], [None, (0.2, 0.4)]):
         rng, r = np.random.default_rng([which, *shape]), min(shape)
         objective = wells(r) if which else quadratic(rng.standard_normal((4, r)) / 2, rng.standard_normal(shape))
         start = rng.standard_normal(shape)
@@ -49,7 +47,8 @@ def test_measured_averages_never_exceed_the_bound():
             run(objective, start, by_svd, eta=eta, beta=beta, T=T, noise=gaussian(sigma, 3), seed=seed)
             for seed in range(SEEDS if sigma else 1)
         ]
-        assert holds(mean_stationarity(runs), muon_bound(eta=eta, beta=beta, constants=constants, **given))
+        for constants in ("paper", "sharp"):
+            assert holds(mean_stationarity(runs), muon_bound(eta=eta, beta=beta, constants=constants, **given))
 
 
 def test_one_step_to_the_bottom_attains_it_and_rejects_smaller_constants():
@@ -81,7 +80,7 @@ def test_no_larger_power_of_t_in_the_descent_term_holds():
     assert not holds(one.stationarity, bound, descent=steps**-0.1)
 
 
-def stalled(beta, r=9, steps=2000):
+def stalled(beta, r=9, steps=4000):
     """A run that the worst noise keeps far from the minimum of a Huber function, and its bound."""
     objective, start, noise = huber(r, 100.0), 600.0 * np.eye(r), Adversary(beta)
     one = run(objective, start, svd_polar, eta=1.0, beta=beta, T=steps, noise=noise)
@@ -93,13 +92,13 @@ def test_the_worst_noise_stays_within_the_bound_and_needs_its_rank_and_momentum_
     for beta in (0.0, 0.8):
         measured, bound = stalled(beta)
         assert holds(measured, bound)
-        assert measured == pytest.approx(9, rel=0.1, abs=0.0)
+        assert measured == pytest.approx(9, rel=0.05, abs=0.0)
         assert not holds(measured, bound, noise=1 / 3)  # without √r
         if beta:
             assert not holds(measured, bound, noise=math.sqrt((1 - beta) / (1 + beta)))
             assert not holds(measured, bound, noise=(1 - beta) / 2)
         else:
-            assert bound.terms["noise"] == pytest.approx(2 * measured, rel=0.1, abs=0.0)
+            assert bound.terms["noise"] == pytest.approx(2 * measured, rel=0.05, abs=0.0)
 
 
 def test_it_is_theorem_1_without_polar_error_and_the_limit_of_many_steps():

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muonlab.polynomials import Polynomial, Schedule, preset, taylor
@@ -49,6 +49,7 @@ def test_the_range_contains_every_exact_value_and_is_tight():
         assert b - largest <= size * Fraction(1, 10**12)
 
 
+@settings(max_examples=25)
 @given(st.lists(RATIONAL, min_size=1, max_size=6), RATIONAL, RATIONAL, st.fractions(0, 1, max_denominator=97))
 def test_no_point_of_the_interval_leaves_the_range(coefficients, x, y, t):
     low, high = sorted((x, y))
@@ -80,6 +81,7 @@ def test_a_point_a_constant_and_swapped_ends():
         range_on((Fraction(1), Fraction(2)), Fraction(1), Fraction(0))
 
 
+@settings(max_examples=25)
 @given(st.lists(RATIONAL, min_size=1, max_size=6), RATIONAL, st.fractions(0, 1, max_denominator=50))
 def test_bernstein_coefficients_rebuild_the_polynomial(coefficients, low, t):
     high = low + 2

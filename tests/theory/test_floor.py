@@ -8,20 +8,17 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from muonlab.polynomials import Polynomial, Schedule, polar_express, preset, taylor
+from muonlab.polynomials import Polynomial, Schedule, preset, taylor
 from muonlab.theory import alignment_floor, descent_floor
 
 SCHEDULES = {
     "identity": Schedule(()),
-    "cubic x5": preset("cubic").schedule(5),
     "quintic x1": preset("quintic").schedule(1),
     "quintic x3": preset("quintic").schedule(3),
-    "quintic x5": preset("quintic").schedule(5),
     "quintic x10": preset("quintic").schedule(10),
     "taylor5 x3": Schedule.repeat(taylor(5), 3),
     "jordan x5": preset("jordan").schedule(5),
     "polar_express x5": preset("polar_express").schedule(5),
-    "generated": polar_express(0.01, kappa=3, steps=3),
 }
 
 

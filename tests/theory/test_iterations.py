@@ -49,8 +49,8 @@ def least_on_grids(method, constants, chi, problem, T, around):
     for centre in centres:
         log_eta, log_keep, width_eta, width_keep = centre
         for _ in range(8):
-            e = np.exp(np.linspace(log_eta - width_eta, log_eta + width_eta, 241))
-            k = np.minimum(np.exp(np.linspace(log_keep - width_keep, log_keep + width_keep, 241)), 1.0)
+            e = np.exp(np.linspace(log_eta - width_eta, log_eta + width_eta, 121))
+            k = np.minimum(np.exp(np.linspace(log_keep - width_keep, log_keep + width_keep, 121)), 1.0)
             eta, keep = np.meshgrid(e, k, indexing="ij")
             values = bounds(method, constants, chi, **problem, T=T, eta=eta, beta=1 - keep)
             best = np.unravel_index(np.argmin(values), values.shape)
@@ -78,7 +78,7 @@ def test_the_bound_reaches_the_target_at_t_and_nothing_reaches_it_one_step_earli
 
 def test_a_smaller_target_never_needs_fewer_steps():
     for constants, method in product(["sharp", "paper"], ["muon", "svd", "sgdm"]):
-        counts = [iterations_for(t, method, **BASE, constants=constants).total for t in (3.0, 1.0, 0.5)]
+        counts = [iterations_for(t, method, **BASE, constants=constants).total for t in (3.0, 0.8)]
         assert counts == sorted(counts)
         assert counts[-1] > counts[0]
 

@@ -58,7 +58,7 @@ def test_without_a_residual_muon_is_rated_by_its_floor():
 
 
 def test_the_papers_constants_ask_for_a_residual():
-    row = rows(constants="paper", target=0.8)["Muon (kappa=2, q=3)"]
+    row = rows(constants="paper", target=20.0)["Muon (kappa=2, q=3)"]
     assert row["bound"] is None
     assert row["iterations"] is None
     assert "need delta_0" in row["reason"]
