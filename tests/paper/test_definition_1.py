@@ -4,6 +4,7 @@ import math
 from itertools import product
 
 import numpy as np
+import pytest
 
 from muonlab.polynomials import taylor
 from muonlab.theory import iterations_for
