@@ -6,8 +6,8 @@ tree. It exits with 1 if a mutant survives, if the text of a mutation does not o
 fails without a mutation.
 
 To add a row: ``Mutant(room, file, old, new, select)``. ``file`` is relative to ``src/muonlab``; ``old`` must occur in
-it exactly once; ``select`` holds pytest arguments (test files, ``-k`` expressions) that run in seconds and that must fail.
-Tests marked slow or gpu are not run. Choose a fault that somebody could make: a sign, a constant, a comparison, an
+it exactly once; ``select`` holds pytest arguments (test files, ``-k`` expressions) that run in seconds and must fail.
+Tests marked slow or gpu are not run. Choose a fault that is easy to make: a sign, a constant, a comparison, an
 off-by-one, a dropped line, swapped arguments.
 """
 

@@ -238,7 +238,7 @@ def _polynomial_of(
 
     In powers of R up to κ = 2, beyond that of ``I - R``, where the coefficients do not cancel.
     """
-    if p.kappa == 2 and square is None:  # one fused product, and R² is never stored by itself
+    if p.kappa == 2 and square is None:  # one fused product; R² is never stored
         c, b, a = p.coefficients
         product(R, R, R, beta=b, alpha=a, out=out)  # Z = b R + a R²
         return c

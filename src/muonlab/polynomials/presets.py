@@ -1,4 +1,4 @@
-"""Named polynomials with their sources; raw published numbers, the safety factor a field of its own."""
+"""Named polynomials with their sources; raw published numbers, with the safety factor as a separate field."""
 
 from __future__ import annotations
 
