@@ -1,6 +1,6 @@
 """From AdamW alone to Muon for the hidden matrices: split the parameters, keep learning rate and weight decay.
 
-With scale="match_rms_adamw" entries of Muon's updates have a root mean square of up to 0.2·lr, like those of AdamW after
+With scale="match_rms_adamw" entries of Muon's updates have a root mean square of up to 0.2·lr, like AdamW's after
 its first steps; AdamW's first updates are several times larger, so that a short run with Muon needs a larger lr.
 Set weight_decay for both: the default of Muon is 0, that of AdamW 0.01. Takes ten seconds on one core.
 """

@@ -1,4 +1,4 @@
-"""Warm-up and a separate schedule for each parameter group; a checkpoint half-way resumes bit-for-bit. Takes seconds."""
+"""Warm-up and a separate schedule for each parameter group; a checkpoint half-way resumes bit-for-bit. Quick."""
 
 import math
 import tempfile
