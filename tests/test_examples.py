@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
-QUICK = ("certificate_table", "with_grad_scaler")
+QUICK = ("with_grad_scaler",)
 """Examples that `make test` runs; `make soak` runs the others."""
 SECONDS = 240
 """Time limit of one program, generous for busy machines."""

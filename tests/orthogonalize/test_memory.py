@@ -27,7 +27,7 @@ def peak_bytes(run) -> int:
 
 def test_a_call_holds_at_most_five_gram_and_two_input_sized_matrices():
     for shape, method, prescale, kappa in product(
-        [(96, 96), (96, 400), (400, 96)],
+        [(96, 96), (400, 96)],
         ["standard", "gram"],
         ["frobenius", "schatten8"],
         [1, 2, 4],

@@ -48,7 +48,7 @@ def test_result_is_the_schedule_on_the_singular_values_for_every_specimen():
         if animal in LARGE and name not in ("quintic x5", "taylor 5 x3"):
             continue
         expected = schedule_on_singular_values(M, schedule)
-        for method in METHODS:
+        for method in METHODS if name == "quintic x5" else ("standard", "gram"):
             error = operator_error(newton_schulz(M, schedule, method=method), expected)
             assert error <= allowed[name], f"{name}, {animal}, {method}: {error:.3g}"
 

@@ -34,7 +34,7 @@ def problem(shape, seed=0):
 
 
 def test_the_optimizer_walks_the_path_of_the_printed_algorithm():
-    for q, kappa, shape, sigma in product([0, 1, 3], [1, 2, 3], [(3, 3), (2, 6), (5, 2)], [0.0, 2.0]):
+    for q, kappa, shape, sigma in product([0, 3], [1, 2, 3], [(3, 3), (2, 6), (5, 2)], [0.0, 2.0]):
         objective, start = problem(shape)
         noise = gaussian(sigma, 3) if sigma else None
         values, _ = trained(

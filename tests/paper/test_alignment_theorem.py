@@ -75,7 +75,7 @@ def problem(which, shape=(3, 4)):
 
 
 def test_the_pathwise_inequality_holds_on_every_run():
-    for name, beta, sigma in product([*DIRECTIONS, "contrary"], [0.0, 0.5, 0.95], [0.0, 2.0]):
+    for name, beta, sigma in product([*DIRECTIONS, "contrary"], [0.0, 0.95], [0.0, 2.0]):
         direction = contrary if name == "contrary" else DIRECTIONS[name]
         for which in (0, 1):
             objective, start = problem(which)
@@ -162,7 +162,7 @@ def test_momentum_factors_are_the_exact_averages_of_weights():
 
 
 def test_without_noise_the_run_bound_holds_on_every_run():
-    for name, beta in product(DIRECTIONS, [0.0, 0.6, 0.95]):
+    for name, beta in product(DIRECTIONS, [0.0, 0.95]):
         for which in (0, 1):
             objective, start = problem(which)
             for eta in (0.2, np.linspace(0.3, 0.01, 20)):

@@ -26,7 +26,7 @@ def decays_no_faster(p, u, exponent, factor):
     return p.phi(u) >= factor * u**exponent
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.integers(1, 12), UNIT)
 def test_phi_lies_between_its_two_powers_on_the_whole_interval(kappa, u):
     assert decays(taylor(kappa), u, kappa + 1)
@@ -60,7 +60,7 @@ def test_a_polynomial_that_is_not_taylors_does_not_decay():
     assert not decays(preset("jordan").polynomial, Fraction(1, 100), 3)
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.floats(0.0, 0.9999), st.integers(1, 5), st.integers(0, 4))
 def test_each_step_of_the_library_decays_by_the_lemma(delta_0, kappa, q):
     before, after = residual_after(delta_0, kappa, q), residual_after(delta_0, kappa, q + 1)

@@ -23,7 +23,7 @@ from tests.paper.simulation import (
     wells,
 )
 
-SHAPE, T, Q, SEEDS = (3, 6), 40, 6, 4
+SHAPE, T, Q, SEEDS = (3, 6), 40, 6, 3
 OTHER = [(0.02, 0.9), (0.3, 0.0)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from muonlab.theory import sgdm_bound, tuned_sgdm
 from tests.paper.simulation import bowl, gaussian, orthogonal, quadratic, sgdm, wells
 
-T, SEEDS = 60, 5
+T, SEEDS = 40, 3
 
 
 def holds(measured, bound, **factors):
@@ -50,7 +50,7 @@ def problem(which):
 
 def test_measured_averages_never_exceed_the_bound():
     for constants, frobenius, which, sigma, chosen in product(
-        ["paper", "sharp"], [False, True], [0, 1], [0.0, 2.0], [None, 0.3, 0.8]
+        ["paper", "sharp"], [False, True], [0, 1], [0.0, 2.0], [None, 0.8]
     ):
         objective, start = problem(which)
         given = {"L": objective.L, "D": objective.value(start), "sigma": sigma, "r": 3, "B": 2, "T": T}

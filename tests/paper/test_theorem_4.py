@@ -23,7 +23,7 @@ from tests.paper.simulation import (
     wells,
 )
 
-T, SEEDS = 40, 4
+T, SEEDS = 40, 3
 
 
 def by_svd(M):
