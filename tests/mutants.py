@@ -250,21 +250,33 @@ def main() -> int:
     options = parser.parse_args()
     chosen = tuple(m for m in MUTANTS if options.only in m.room or options.only in m.name)
     outdated = stale(chosen)
+    outcomes: list[Outcome] = []
     with ThreadPoolExecutor(options.jobs) as pool:
         selections = sorted({m.select for m in chosen})
-        broken = {s: failure for s, failure in zip(selections, pool.map(unmutated, selections), strict=True) if failure}
-        outcomes = list(pool.map(check, [m for m in chosen if m.name not in outdated and m.select not in broken]))
-    survivors = [o.mutant for o in outcomes if not o.killed_by]
+        broken = {
+            " ".join(s): failure
+            for s, failure in zip(selections, pool.map(unmutated, selections), strict=True)
+            if failure
+        }
+        runnable = [m for m in chosen if m.name not in outdated and " ".join(m.select) not in broken]
+        for outcome in pool.map(check, runnable):
+            outcomes.append(outcome)
+            if not options.json:
+                print(f"{outcome.seconds:6.1f} s  {outcome.mutant:<86}  {outcome.killed_by or 'SURVIVED'}", flush=True)
+    survivors = [outcome.mutant for outcome in outcomes if not outcome.killed_by]
     if options.json:
-        report = {"outcomes": [asdict(o) for o in outcomes], "survivors": survivors, "stale": outdated}
-        print(json.dumps({**report, "failing_without_mutation": {" ".join(s): f for s, f in broken.items()}}, indent=1))
+        report = {
+            "outcomes": [asdict(o) for o in outcomes],
+            "survivors": survivors,
+            "stale": outdated,
+            "broken": broken,
+        }
+        print(json.dumps(report, indent=1))
     else:
-        for o in outcomes:
-            print(f"{o.seconds:6.1f} s  {o.mutant:<86}  {o.killed_by or 'SURVIVED'}")
         for name in outdated:
             print(f"text does not occur exactly once: {name}")
         for select, failure in broken.items():
-            print(f"fails without a mutation: {' '.join(select)}: {failure}")
+            print(f"fails without a mutation: {select}: {failure}")
         print(f"{len(outcomes) - len(survivors)} of {len(chosen)} mutants killed")
     return 1 if survivors or outdated or broken or not chosen else 0
 
