@@ -58,8 +58,8 @@ class Outcome:
 
 
 TAYLOR = ("tests/polynomials/test_taylor.py",)
-BASE = ("tests/polynomials/test_base.py",)
-RANGES = ("tests/polynomials/test_ranges.py",)
+BASE = ("tests/polynomials/test_base.py", "-k", "reading_order")  # hypothesis would shrink failures for minutes
+RANGES = ("tests/polynomials/test_ranges.py", "-k", "tight or irrational or outward or tiny")
 EXPRESS = ("tests/polynomials/test_polar_express.py",)
 PROPERTIES = ("tests/polynomials/test_properties.py",)
 PRESETS = ("tests/polynomials/test_presets.py",)
@@ -95,9 +95,9 @@ MUTANTS = (
         "polynomials/base.py",
         "return (1 - tau[0], *(-c for c in tau[1:]))",
         "return (tau[0], *tau[1:])",
-        BASE,
+        PROPERTIES,
     ),
-    Mutant("polynomials", "polynomials/base.py", "factor ** (2 * k + 1)", "factor ** (2 * k)", BASE),
+    Mutant("polynomials", "polynomials/base.py", "factor ** (2 * k + 1)", "factor ** (2 * k)", PRESETS),
     Mutant(
         "polynomials",
         "polynomials/base.py",
