@@ -29,7 +29,7 @@ import tasks
 from muonlab import Muon, MuonWithAux, NewtonSchulz, split_params
 from muonlab.diagnostics import AutoSteps
 from muonlab.optim.orthogonalizer import from_plain
-from muonlab.orthogonalize.segments import plan, segment_flops
+from muonlab.orthogonalize.segments import plan_segments, segment_flops
 from muonlab.polynomials import Schedule, taylor
 
 FIXED = {f"quintic, q = {q}": NewtonSchulz(taylor(2), steps=q) for q in (1, 3, 5, 7)}
@@ -50,7 +50,7 @@ def flops_of(muon: Muon) -> float:
         how = from_plain(group["orthogonalizer"])
         for p in group["params"]:
             m, n = sorted((p.shape[0], p.numel() // p.shape[0]))
-            total += segment_flops(plan(how.schedule, m, n, torch.float32, how.method, how.accuracy), m, n)
+            total += segment_flops(plan_segments(how.schedule, m, n, torch.float32, how.method, how.accuracy), m, n)
     return total
 
 

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from muonlab.diagnostics.planning import calibration
 from muonlab.diagnostics.planning.calibration import CALLS, PIECES, PRESCALES, TIMED, Calibration, calibrate, counts
-from muonlab.orthogonalize.iteration import _iterate, _segment_product
-from muonlab.orthogonalize.segments import plan
+from muonlab.orthogonalize.iteration import iterate, segment_product
+from muonlab.orthogonalize.segments import plan_segments
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.polynomials import Schedule, preset, taylor
 
@@ -55,13 +55,13 @@ class Products(TorchDispatchMode):
 
 def products_of_call(segments, prescale, M):
     with Products() as mode:
-        _iterate(M, torch.empty_like(M), Workspace(M.dtype, M.device), segments, prescale)
+        iterate(M, torch.empty_like(M), Workspace(M.dtype, M.device), segments, prescale)
     return mode.found
 
 
 def products_of_piece(segment, m):
     with Products() as mode:
-        _segment_product(segment, torch.eye(m), None, Workspace(torch.float32, torch.device("cpu")))
+        segment_product(segment, torch.eye(m), None, Workspace(torch.float32, torch.device("cpu")))
     return mode.found
 
 
@@ -84,7 +84,7 @@ PLANNED = [(s, prescale) for s in SCHEDULES for prescale in (PRESCALES if s.step
 @pytest.mark.parametrize(("method", "accuracy"), [("standard", "full"), ("gram", "full"), ("gram", "half")])
 def test_the_products_of_a_run_are_the_sum_of_those_the_model_charges(schedule, prescale, method, accuracy):
     M = torch.randn(12, 20, generator=torch.Generator().manual_seed(0))
-    segments = plan(schedule, 12, 20, torch.float32, method, accuracy)
+    segments = plan_segments(schedule, 12, 20, torch.float32, method, accuracy)
     calls = {name: products_of_call(*call, M) for name, call in CALLS.items()}
     pieces = {name: products_of_piece(segment, 12) for name, segment in PIECES.items()}
 

@@ -29,7 +29,7 @@ from muonlab.diagnostics.planning.planner import ModelPlan, plan
 from muonlab.diagnostics.planning.search import BASES, Search, Target
 from muonlab.orthogonalize import as_schedule
 from muonlab.orthogonalize.rounding import allowed_error
-from muonlab.orthogonalize.segments import plan as segments_of
+from muonlab.orthogonalize.segments import plan_segments as segments_of
 from muonlab.orthogonalize.segments import segment_flops
 from muonlab.polynomials import Schedule, preset, taylor
 from muonlab.theory import alignment_floor, schedule_error

@@ -828,7 +828,10 @@ def test_skip_and_raise_notice_finite_gradients_that_would_overflow_the_momentum
         assert float(buffer.max()) > 2 * size  # it had moved before it was stopped
         optimizer.param_groups[0]["nonfinite"] = "raise"
         p.grad = torch.full_like(p, 0.99 * torch.finfo(dtype).max)
-        with pytest.raises(ValueError, match=r"keep momenta finite \(nonfinite=.raise.\), got NaN or infinity for parameter 0 of its group"):
+        with pytest.raises(
+            ValueError,
+            match=r"keep momenta finite \(nonfinite=.raise.\), got NaN or infinity for parameter 0 of its group",
+        ):
             optimizer.step()
 
 

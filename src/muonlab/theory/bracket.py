@@ -36,11 +36,11 @@ def bracket_gap(schedule: Schedule) -> float:
     steps = Steps.of(schedule)
     edges = np.concatenate([np.zeros(1), np.geomspace(1e-9, 1.0, 4096)])
     a, b = edges[:-1], edges[1:]
-    found, bound = 0.0, 0.0
+    attained, bound = 0.0, 0.0
     while a.size:
         upper = np.maximum(b * (1 - steps.range(a, b)[0]), 0.0)
-        found = max(found, float(np.max(b * (1 - steps.range(b, b)[1]))))
-        done = (upper <= found + max(_TIGHTNESS * found, 1e-9)) | (a.size > _MOST_CELLS)
+        attained = max(attained, float(np.max(b * (1 - steps.range(b, b)[1]))))
+        done = (upper <= attained + max(_TIGHTNESS * attained, 1e-9)) | (a.size > _MOST_CELLS)
         bound = max(bound, float(np.max(upper[done], initial=0.0)))
         a, b = a[~done], b[~done]
         middle = (a + b) / 2

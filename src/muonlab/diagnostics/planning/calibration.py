@@ -31,7 +31,7 @@ import muonlab
 from muonlab import _checks
 from muonlab._cache import cache_directory
 from muonlab.orthogonalize.hardware import processor, wait
-from muonlab.orthogonalize.iteration import _iterate, _segment_product
+from muonlab.orthogonalize.iteration import iterate, segment_product
 from muonlab.orthogonalize.matrices import FLOATING, map_matrices
 from muonlab.orthogonalize.prescale import Prescale
 from muonlab.orthogonalize.segments import Segment
@@ -192,12 +192,12 @@ def measure(
 
     def call(segments: Segments, prescale: Prescale) -> Callable[[], object]:
         def write(A: Tensor, out: Tensor, workspace: Workspace) -> None:
-            _iterate(A, out, workspace, segments, prescale)
+            iterate(A, out, workspace, segments, prescale)
 
         return lambda: map_matrices(M, dtype, write)
 
     def piece(segment: Segment) -> Callable[[], object]:
-        return lambda: pool.give(_segment_product(segment, R, None, pool))
+        return lambda: pool.give(segment_product(segment, R, None, pool))
 
     runs = {name: call(*given) for name, given in CALLS.items()}
     runs |= {name: piece(segment) for name, segment in PIECES.items()}

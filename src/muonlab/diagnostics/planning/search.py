@@ -18,7 +18,7 @@ from muonlab.orthogonalize import as_schedule
 from muonlab.orthogonalize.prescale import SCHATTEN, Prescale
 from muonlab.orthogonalize.rounding import allowed_error
 from muonlab.orthogonalize.segments import HALF_ACCURACY, Accuracy, Method, segment_flops
-from muonlab.orthogonalize.segments import plan as segments_of
+from muonlab.orthogonalize.segments import plan_segments as segments_of
 from muonlab.polynomials import Schedule
 from muonlab.polynomials.base import Array
 from muonlab.theory import alignment_floor, schedule_error

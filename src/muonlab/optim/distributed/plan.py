@@ -14,7 +14,7 @@ from torch import Tensor
 from muonlab.optim.layout import GroupedParam, Layout, LocalLayout, param_blocks
 from muonlab.optim.orthogonalizer import NewtonSchulz, Plain, from_plain
 from muonlab.optim.views import MatrixBlock
-from muonlab.orthogonalize.segments import plan, segment_flops
+from muonlab.orthogonalize.segments import plan_segments, segment_flops
 from muonlab.theory.cost import flops
 
 
@@ -42,7 +42,7 @@ def block_cost(orthogonalizer: Plain, matrices: tuple[int, ...], dtype: torch.dt
     value = from_plain(orthogonalizer)
     if isinstance(value, NewtonSchulz):
         dtype = value.dtype_for(torch.empty(0, dtype=dtype, device=device))
-        segments = plan(value.schedule, m, n, dtype, value.method, value.accuracy)
+        segments = plan_segments(value.schedule, m, n, dtype, value.method, value.accuracy)
         each = segment_flops(segments, m, n)
     else:
         each = float(flops(m, n, "svd_full"))
