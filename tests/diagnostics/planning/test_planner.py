@@ -21,12 +21,12 @@ from muonlab.diagnostics.planning.calibration import TIMED, Calibration
 from muonlab.diagnostics.planning.candidates import (
     checked_spectrum,
     gaussian_spectrum,
-    judged,
-    start_of,
+    judge_candidates,
+    scale_spectra,
     typical_spectra,
 )
 from muonlab.diagnostics.planning.planner import ModelPlan, plan
-from muonlab.diagnostics.planning.search import BASES, Search, Target
+from muonlab.diagnostics.planning.search import BASES, PlanSearch, PlanTarget
 from muonlab.orthogonalize import as_schedule
 from muonlab.orthogonalize.rounding import allowed_error
 from muonlab.orthogonalize.segments import plan as segments_of
@@ -34,7 +34,7 @@ from muonlab.orthogonalize.segments import segment_flops
 from muonlab.polynomials import Schedule, preset, taylor
 from muonlab.theory import alignment_floor, schedule_error
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 POWERS = {"frobenius": 2, "schatten4": 4, "schatten8": 8, "spectral": math.inf}
 
 
@@ -150,7 +150,7 @@ def test_no_candidate_that_reaches_the_target_is_cheaper(target):
     shape = (40, 100)
     times, spectra = fake(shape), list(typical_spectra(40, 100).values())
     cheapest = math.inf
-    for judgement in judged(start_of(spectra, tuple(POWERS.values()))):
+    for judgement in judge_candidates(scale_spectra(spectra, tuple(POWERS.values()))):
         for i, prescale in enumerate(POWERS):
             if judgement.alignment[3 * i : 3 * i + 3].min() < target or (not judgement.schedule.steps and i):
                 continue
@@ -187,7 +187,7 @@ def test_no_row_of_the_frontier_is_beaten_and_the_choice_is_on_it():
 def test_floors_hold_on_spikes_that_are_made_to_break_them(prescale):
     found = made((32, 64), accuracy="half")
     rows = [row for row in found.frontier if row.prescale == prescale]
-    search = Search(fake((32, 64)), [np.ones(3)], Target("alignment", 0.9, "typical"), ("full", "half"), torch.float32)
+    search = PlanSearch(fake((32, 64)), [np.ones(3)], PlanTarget("alignment", 0.9, "typical"), ("full", "half"), torch.float32)
     options = [option for option in search.meeting(math.inf) if option.prescale == prescale][::400]
     assert options
     for option in options:
@@ -217,7 +217,7 @@ def test_the_floor_is_that_of_the_theory():
 def test_half_accuracy_takes_its_error_off_alignment_and_floor():
     rows = {accuracy: made(accuracy=accuracy) for accuracy in ("full", "half")}
     half = next(row for row in rows["half"].frontier if row.accuracy == "half")
-    search = Search(fake((48, 96)), list(typical_spectra(48, 96).values()), Target("alignment", 0.1, "typical"),
+    search = PlanSearch(fake((48, 96)), list(typical_spectra(48, 96).values()), PlanTarget("alignment", 0.1, "typical"),
                     ("full", "half"), torch.float32)  # fmt: skip
     same = [o for o in search.meeting(math.inf) if str(o.schedule) == half.schedule and o.prescale == half.prescale]
     full = min((o for o in same if o.accuracy == "full"), key=lambda o: o.seconds)
@@ -286,7 +286,7 @@ def test_a_plan_is_json_without_nan_and_text_with_its_numbers():
     assert content["schedule"] == str(found.schedule)
     assert content["shape"] == [48, 96]
     assert len(content["coefficients"]) == content["steps"] == found.schedule.steps
-    assert set(content["frontier"][0]) == {field.name for field in dataclasses.fields(planner.Row)}
+    assert set(content["frontier"][0]) == {field.name for field in dataclasses.fields(planner.PlanRow)}
     text = str(found)
     assert f"{found.alignment:.4f}" in text
     assert text.count("\n") == len(found.frontier) + 6

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from muonlab import ExactPolar, Muon, MuonWithAux, NewtonSchulz, newton_schulz, split_params
-from muonlab.diagnostics.planning.autosteps import AutoSteps, Change, family_of
+from muonlab.diagnostics.planning.autosteps import AutoSteps, family_of
 from muonlab.optim.orthogonalizer import from_plain
 from muonlab.polynomials import Schedule, preset, taylor
 from tests.orthogonalize.zoo import with_spectrum
@@ -291,10 +291,6 @@ def test_wrong_options_are_refused(options, message):
 def test_another_optimizer_is_refused_with_a_way_out():
     with pytest.raises(TypeError, match=r"must be a muonlab Muon or MuonWithAux, got torch\.optim\.sgd\.SGD: Muon"):
         AutoSteps(torch.optim.SGD([nn.Parameter(torch.eye(2))], lr=0.1))
-
-
-def test_a_change_is_a_plain_value():
-    assert tuple(Change(1, 0, 5, 3, 0.9, 0.95, True)) == (1, 0, 5, 3, 0.9, 0.95, True)
 
 
 def test_the_prescale_of_the_group_decides_with_how_many_steps():

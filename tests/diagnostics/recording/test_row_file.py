@@ -167,7 +167,7 @@ def test_a_directory_is_refused_with_a_way_out(tmp_path):
 
 
 def test_a_missing_parent_is_refused_and_not_created(tmp_path):
-    with pytest.raises(ValueError, match=r"^a recording goes into a directory that exists, got .+: create it first"):
+    with pytest.raises(ValueError, match=r"^a recording needs a directory that exists, got .+: create it first"):
         RowFile(tmp_path / "runs" / "rows.jsonl")
     assert not (tmp_path / "runs").exists()
 
@@ -204,7 +204,7 @@ ROW = b'{"event": "whole", "step": 1}\n'
 def test_a_file_of_something_else_is_refused_and_keeps_every_byte(tmp_path, content):
     path = tmp_path / "model.pt"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"^a recording goes on with a file of JSON lines, got .+: choose a new name"):
+    with pytest.raises(ValueError, match=r"^only a recording can be appended to, got .+: choose a new name"):
         RowFile(path)
     assert path.read_bytes() == content
 

@@ -17,7 +17,7 @@ from torch import nn
 from muonlab import Muon, MuonWithAux, NewtonSchulz, split_params
 from muonlab.cli.app import main
 from muonlab.diagnostics import certify
-from muonlab.diagnostics.certificates.from_file import certify_file
+from muonlab.diagnostics.certificates.file_certificate import certify_file
 from muonlab.polynomials import taylor
 
 
@@ -226,7 +226,7 @@ def test_a_lack_of_memory_is_one_line(tmp_path, capsys, monkeypatch):
     def short(*_, **__):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory\nmore lines")
 
-    monkeypatch.setattr("muonlab.diagnostics.certificates.from_file.certify_entries", short)
+    monkeypatch.setattr("muonlab.diagnostics.certificates.file_certificate.certify_entries", short)
     code, out, err = run(capsys, tmp_path / "M.npy")
     assert (code, out) == (2, "")
     assert err.count("\n") == 1

@@ -249,7 +249,7 @@ def test_a_failed_write_leaves_no_temporary_file(cache, monkeypatch):
 
 def test_two_processes_at_once_leave_one_whole_file(cache):
     program = (
-        "from muonlab.diagnostics import calibration as c\n"
+        "from muonlab.diagnostics.planning import calibration as c\n"
         "c.measure = lambda shape, dtype, device: c.Calibration(shape, {name: 0.5 for name in c.TIMED})\n"
         "for _ in range(60): c.calibrate((16, 32), recalibrate=True)\n"
     )

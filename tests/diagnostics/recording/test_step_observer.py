@@ -8,7 +8,8 @@ import torch
 from torch.nn import Parameter
 
 from muonlab import SGDM, ExactPolar, Muon, MuonWithAux
-from muonlab.diagnostics.watch import Watch, muon_of
+from muonlab.diagnostics.optimizer_matrices import muon_of
+from muonlab.diagnostics.recording.step_observer import StepObserver
 from muonlab.optim.scaling import SCALES
 
 
@@ -32,7 +33,7 @@ class Log:
 
     def __init__(self, optimizer, every=1):
         self.seen, self.steps, self.missing = [], [], []
-        self.watch = Watch(optimizer, every, self.seen.append, self.after)
+        self.watch = StepObserver(optimizer, every, self.seen.append, self.after)
 
     def after(self, step, missing):
         self.steps.append(step)
@@ -183,7 +184,7 @@ def test_the_first_step_and_each_every_th_are_shown_and_nothing_is_hooked_betwee
 def test_a_wrong_distance_of_steps_is_refused_and_leaves_no_hook(every):
     muon = plain([parameter(3, 3)])
     with pytest.raises((TypeError, ValueError), match=r"^every must be .+, got .+: pass"):
-        Watch(muon, every, print, print)
+        StepObserver(muon, every, print, print)
     assert hooks_of(muon) == [0, 0, 0]
 
 
@@ -193,7 +194,7 @@ def test_what_is_written_into_the_shown_matrices_does_not_reach_training():
         p = parameter(4, 4)
         muon = plain([p])
         if destroy:
-            Watch(muon, 1, lambda seen: (seen.M.fill_(7), seen.O.zero_()), lambda *_: None)
+            StepObserver(muon, 1, lambda seen: (seen.M.fill_(7), seen.O.zero_()), lambda *_: None)
         muon.step()
         muon.step()
         ends.append(p.detach().clone())
@@ -227,7 +228,7 @@ def test_a_step_that_fails_is_not_counted_and_the_next_one_starts_afresh():
     begun = []
     p, q = parameter(3, 3), parameter(2, 3)
     log = Log(muon := plain([("p", p), ("q", q)]))
-    log.watch._before = lambda: begun.append(log.watch.step)
+    log.watch._on_start = lambda: begun.append(log.watch.step)
     handle = muon.register_orthogonalize_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         muon.step()
@@ -291,7 +292,7 @@ def test_closing_within_a_step_ends_the_watch_and_not_the_training():
         steps.append(step)
         watch.close()
 
-    watch, other = Watch(muon, 1, lambda _: None, after), Log(muon)
+    watch, other = StepObserver(muon, 1, lambda _: None, after), Log(muon)
     before = p.detach().clone()
     muon.step()
     middle = p.detach().clone()
@@ -334,7 +335,7 @@ def test_any_other_optimizer_is_refused_with_a_way_out(build):
     with pytest.raises(
         TypeError, match=f"^the optimizer must be .+, got {kind.__module__}.{kind.__name__}: Muon.torch"
     ):
-        Watch(optimizer, 1, print, print)
+        StepObserver(optimizer, 1, print, print)
     assert not optimizer._optimizer_step_pre_hooks
 
 

@@ -525,7 +525,7 @@ BAD = {
     "to": ({"to": 3}, "^to must be a path, a function or None, got 3 of type int: pass"),
     "an open file": ({"to": io.StringIO()}, "^to must be a path, a function or None, got .+StringIO.+: pass"),
     "a directory": ({"to": "."}, "^a recording is a file, got the directory"),
-    "no parent": ({"to": "/nowhere/rows.jsonl"}, "^a recording goes into a directory that exists"),
+    "no parent": ({"to": "/nowhere/rows.jsonl"}, "^a recording needs a directory that exists"),
 }
 
 
