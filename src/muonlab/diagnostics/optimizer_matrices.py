@@ -33,18 +33,18 @@ def named_parameters(muon: Muon) -> Iterator[tuple[str, Tensor, dict[str, Any]]]
 
 
 class MatrixSlice(NamedTuple):
-    """One matrix of a parameter: a block of its rows and, for a batch, the index in it."""
+    """One matrix of a parameter: a block of its rows and, for a batch, the member of it."""
 
     name: str
     group: Mapping[str, Any]
     block: int
-    index: int | None
+    member: int | None
 
     def select(self, tensor: Tensor) -> Tensor:
         """Return this matrix from a tensor of the parameter's shape."""
         view = self.group["matrix_view"]
         matrices = as_matrices(blocks(tensor, view)[self.block], view)
-        return matrices if self.index is None else matrices[self.index]
+        return matrices if self.member is None else matrices[self.member]
 
 
 def matrix_slices(

@@ -460,7 +460,11 @@ def test_a_certificate_is_a_value():
             ValueError,
             r"prescale must be one of 'frobenius', .*got 'l1': pick one",
         ),
-        (lambda: certify(GOOD, outcome=GOOD.T), ValueError, r"got \(20, 12\) for \(12, 20\): pass the direction computed from M"),
+        (
+            lambda: certify(GOOD, outcome=GOOD.T),
+            ValueError,
+            r"got \(20, 12\) for \(12, 20\): pass the direction computed from M",
+        ),
         (
             lambda: certify(GOOD, outcome=GOOD.numpy()),
             TypeError,

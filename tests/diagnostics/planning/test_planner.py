@@ -187,7 +187,9 @@ def test_no_row_of_the_frontier_is_beaten_and_the_choice_is_on_it():
 def test_floors_hold_on_spikes_that_are_made_to_break_them(prescale):
     found = made((32, 64), accuracy="half")
     rows = [row for row in found.frontier if row.prescale == prescale]
-    search = PlanSearch(fake((32, 64)), [np.ones(3)], PlanTarget("alignment", 0.9, "typical"), ("full", "half"), torch.float32)
+    search = PlanSearch(
+        fake((32, 64)), [np.ones(3)], PlanTarget("alignment", 0.9, "typical"), ("full", "half"), torch.float32
+    )
     options = [option for option in search.meeting(math.inf) if option.prescale == prescale][::400]
     assert options
     for option in options:

@@ -91,7 +91,7 @@ def read_matrices(path: str | os.PathLike[str], *, weights: bool = False) -> Fil
             warnings.simplefilter("ignore")  # of torch and numpy about old formats
             kind, tensors = _read(Path(path))
         for entry in tensors:
-            view = "batch" if entry.role == "matrix" else (entry.group or {}).get("matrix_view", "flatten")
+            view: MatrixView = "batch" if entry.role == "matrix" else (entry.group or {}).get("matrix_view", "flatten")
             reason = _unusable(entry, view)
             if entry.role == "weight" and not weights:
                 left_out += not reason
@@ -179,7 +179,7 @@ def _read_torch(file: Path, *, mmap: bool) -> tuple[str, list[_FileTensor]]:
         raise FileError(f"must hold tensors and plain values only, got {got}, which is not loaded: {way_out}") from None
     found = list(_walk(content, ()))
     optimizers = {path: value for path, value in found if not isinstance(value, Tensor)}
-    tensors = []
+    tensors: list[_FileTensor] = []
     for path, state_dict in optimizers.items():
         tensors += _read_optimizer(f"{path}: " if len(optimizers) > 1 else "", state_dict)
     tensors += [_by_name(path, value) for path, value in found if isinstance(value, Tensor)]

@@ -110,7 +110,7 @@ class StepObserver:
             self._pending = defaultdict(deque)
             for name, p, group in named_parameters(self.muon):
                 for part, shape in matrix_slices(name, p.shape, group) if p.numel() else ():
-                    if (part.index or 0) in self.muon.share(p, part.block):
+                    if (part.member or 0) in self.muon.share(p, part.block):
                         self._pending[p, shape].append(part)
         return self._pending
 
@@ -128,7 +128,7 @@ class StepObserver:
         if block is None:
             return None
         matrices = as_matrices(block, part.group["matrix_view"])
-        return matrices if part.index is None else matrices[part.index - self.muon.share(p, part.block).start]
+        return matrices if part.member is None else matrices[part.member - self.muon.share(p, part.block).start]
 
     def _after_step(self, *_: Any) -> None:
         if self._closed:
