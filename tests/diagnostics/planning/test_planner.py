@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from muonlab import Muon, MuonWithAux, NewtonSchulz, newton_schulz, split_params
+from muonlab import Muon, MuonWithAux, newton_schulz, split_params
 from muonlab.cli.app import main
 from muonlab.diagnostics.planning import planner
 from muonlab.diagnostics.planning.calibration import TIMED, Calibration
@@ -211,19 +211,6 @@ def test_the_floor_is_that_of_the_theory():
     assert found.floor == pytest.approx((exact - rounding) / (1 + rounding), abs=1e-12)
 
 
-def test_half_accuracy_takes_its_error_off_alignment_and_floor():
-    rows = {accuracy: made(accuracy=accuracy) for accuracy in ("full", "half")}
-    half = next(row for row in rows["half"].frontier if row.accuracy == "half")
-    search = PlanSearch(fake((48, 96)), list(typical_spectra(48, 96).values()), PlanTarget("alignment", 0.1, "typical"),
-                    ("full", "half"), torch.float32)  # fmt: skip
-    same = [o for o in search.meeting(math.inf) if str(o.schedule) == half.schedule and o.prescale == half.prescale]
-    full = min((o for o in same if o.accuracy == "full"), key=lambda o: o.seconds)
-    assert full.alignment - 0.01 < half.alignment < full.alignment - 2**-9
-    assert half.floor < search.floor(full)
-    assert half.seconds < full.seconds
-    assert all(row.accuracy == "full" for row in rows["full"].frontier)
-
-
 def test_dear_gram_space_makes_the_standard_method_the_choice():
     shape = (32, 32)
     assert plan(shape, calibration=fake(shape, gram_space=False)).method == "standard"
@@ -255,20 +242,6 @@ def test_schedules_that_diverge_are_not_planned():
     as_schedule(found.schedule, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="diverges"):
         as_schedule(preset("polar_express").schedule(5), dtype=torch.bfloat16)
-
-
-def test_a_plan_becomes_the_orthogonalizer_of_muon():
-    found = made((16, 24))
-    orthogonalizer = found.orthogonalizer()
-    assert orthogonalizer == NewtonSchulz(
-        found.schedule, prescale=found.prescale, method=found.method, accuracy=found.accuracy,
-        compute_dtype=torch.float32,
-    )  # fmt: skip
-    weight = nn.Parameter(torch.randn(16, 24))
-    weight.grad = torch.randn(16, 24)
-    before = weight.detach().clone()
-    Muon([weight], lr=0.1, orthogonalizer=orthogonalizer).step()
-    assert not torch.equal(weight, before)
 
 
 def test_a_plan_is_json_without_nan_and_text_with_its_numbers():

@@ -389,7 +389,7 @@ def test_a_direction_or_a_matrix_that_is_not_finite_never_holds(bad, measure, mo
 
 
 @every_measure
-def test_a_skipped_parameter_is_said_to_be_skipped(measure):
+def test_a_skipped_parameter_has_a_row_that_says_so(measure):
     p, optimizer = one(3, 3, nonfinite="skip")
     rec = Recorder(optimizer, every=1, measure=measure)
     steps(optimizer, p)
@@ -533,7 +533,7 @@ def nonfinite_error(p, optimizer):
 
 
 @pytest.mark.parametrize("error", [closure_error, nonfinite_error])
-def test_training_goes_on_bit_by_bit_after_a_step_that_changed_nothing_and_failed(error):
+def test_training_continues_bit_for_bit_after_a_step_that_failed_without_a_change(error):
     ends, recs = [], []
     for recorded in (False, True):
         p, optimizer = one(nonfinite="raise")
@@ -571,28 +571,9 @@ def test_rows_of_a_step_that_failed_half_way_do_not_turn_up_in_the_next():
     assert "failed half-way" in rec.certificate(L=1.0, D=1.0).reason
 
 
-def test_a_function_that_raises_stops_the_loop_after_a_whole_step_and_training_can_go_on():
-    ends = []
-    for to in (None, lambda _: 1 / 0):
-        p, optimizer = one()
-        rec = Recorder(optimizer, every=2, to=to)
-        for t in range(3):
-            try:
-                steps(optimizer, p, first=t)
-            except ZeroDivisionError:
-                assert to is not None
-                assert t in (0, 2)
-        ends.append((p.detach(), optimizer.state_dict()))
-        assert rec.step == 3
-    assert same(*ends)
-    assert not optimizer._orthogonalize_hooks
-
-
-@pytest.mark.parametrize("joint", [False, True])
-def test_a_recorded_optimizer_is_copied_and_pickled_without_its_recorder(joint):
-    p, optimizer = one()
-    if joint:
-        optimizer = MuonWithAux(optimizer, torch.optim.AdamW([Parameter(torch.ones(2))]))
+def test_a_recorded_optimizer_is_copied_and_pickled_without_its_recorder():
+    p, muon = one()
+    optimizer = MuonWithAux(muon, torch.optim.AdamW([Parameter(torch.ones(2))]))
     rec = Recorder(optimizer, every=1)
     steps(optimizer, p)
     for twin in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
@@ -687,16 +668,6 @@ def check_certificate(objective, W, beta, rec, rho, gain, norms, values, etas):
         assert found.terms == pytest.approx(by_hand.terms, rel=1e-7)
         assert found.total >= np.sum(etas * rho * norms) / np.sum(etas * rho) * (1 - 1e-9)
         assert found.total >= norms.min()
-
-
-def test_the_noise_part_has_the_rank_and_the_batch_of_the_run():
-    objective, W = PROBLEMS["wells"]
-    rec, rho, gain, _, values, etas = descend("wells", paper(0.9), 10)
-    noisy = {"sigma": 0.3, "B": 8, "failure": 0.1}
-    by_hand = run_bound(rho, gain, L=objective.L, D=values[0], r=min(W.shape), eta=etas, beta=0.9, **noisy)
-    found = rec.certificate(L=objective.L, D=values[0], **noisy)
-    assert found.terms == pytest.approx(by_hand.terms, rel=1e-7)
-    assert found.confidence == by_hand.confidence == 0.9
 
 
 def test_half_of_d_and_a_tenth_of_l_are_refuted_by_runs():
@@ -1047,9 +1018,8 @@ def through_json(state):
     return json.loads(json.dumps(state, allow_nan=False))
 
 
-@pytest.mark.parametrize("through", [through_torch, through_json])
-@pytest.mark.parametrize("at", [0, 1, 5])
-def test_an_interrupted_recording_ends_like_one_that_was_not(at, through, tmp_path):
+@pytest.mark.parametrize(("at", "through"), [(0, through_json), (1, through_torch), (5, through_json)])
+def test_a_resumed_recording_ends_like_an_uninterrupted_one(at, through, tmp_path):
     path = tmp_path / "rows.jsonl"
     p, optimizer = one()
     with Recorder(optimizer, every=1) as straight:

@@ -88,7 +88,7 @@ def certify_file(
 def _to_certify(
     matrix: NamedMatrix, orthogonalizer: Orthogonalizer, overridden: bool, only_weights: bool
 ) -> MatrixToCertify:
-    """Return a matrix with the step length of its group, and its orthogonalizer unless another was asked for."""
+    """Return a matrix with the step length of its group, and its orthogonalizer unless the caller gave another."""
     group = matrix.group
     if matrix.role == "weight":  # beside momenta, weights do not count in the network's alignment
         return MatrixToCertify(f"{matrix.name} (weight)", matrix.tensor, orthogonalizer, float(only_weights))

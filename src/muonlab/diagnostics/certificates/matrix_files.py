@@ -85,7 +85,9 @@ def read_matrices(path: str | os.PathLike[str], *, weights: bool = False) -> Fil
     Raises:
         FileError: if the file has no matrix or cannot be read.
     """
-    shown, matrices, skipped, left_out = printable(str(path), 200), list[NamedMatrix](), list[tuple[str, str]](), 0
+    shown, left_out = printable(str(path), 200), 0
+    matrices: list[NamedMatrix] = []
+    skipped: list[tuple[str, str]] = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch and numpy about old formats
@@ -161,7 +163,7 @@ def _read_safetensors(file: Path) -> list[_FileTensor]:
 
 
 def _by_name(name: str, tensor: Tensor) -> _FileTensor:
-    """Tell momenta from weights by name, for a tensor outside of an optimizer's state."""
+    """Return a tensor outside of an optimizer's state with the role that its name says."""
     if _ADAM in name:
         return _FileTensor(name, "momentum", _OF_ADAM)
     return _FileTensor(name, "momentum" if BUFFER in name else "weight", tensor)

@@ -214,7 +214,7 @@ def lower_quartile(times: Sequence[float]) -> float:
 def interleaved(
     calls: Mapping[str, Callable[[], object]], device: torch.device, budget: float, least_rounds: int
 ) -> dict[str, list[float]]:
-    """Return seconds per call, every call once a round, so that load on the machine affects all of them alike.
+    """Return seconds per call, every call once a round, so that load on the machine affects all of them equally.
 
     With one thread on a CPU the clock is the thread's processor time.
 
