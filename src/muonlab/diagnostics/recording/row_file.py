@@ -42,7 +42,7 @@ class RowFile:
         self._file.seek(0)
         first = self._file.readline(_LONGEST)
         self._file.seek(max(0, size - _LONGEST))
-        tail = self._file.read()[-_LONGEST:]
+        tail = self._file.read()
         last = tail[tail.rfind(b"\n") + 1 :]
         start = size - len(last)
         is_cut_off = start == 0 and last.startswith(_START) and not _is_json(last)
