@@ -159,10 +159,10 @@ def _rates(**options: Any) -> Answer:
 
 def _certify(file: str, **options: Any) -> Answer:
     from muonlab.cli import console
-    from muonlab.diagnostics.certificates.from_file import certify_file, report, written
+    from muonlab.diagnostics.certificates.file_certificate import certify_file
 
-    outcome = certify_file(file, **options, progress=console.progress)
-    return report(*outcome), lambda _: written(*outcome)
+    certificate = certify_file(file, **options, progress=console.progress)
+    return certificate.to_dict(), lambda _: str(certificate)
 
 
 def _plan(shape: str, **options: Any) -> Answer:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from muonlab import ExactPolar, NewtonSchulz, newton_schulz
-from muonlab.diagnostics import Certificate, certify
-from muonlab.diagnostics.certificates.matrix import certify_matrix, slack_of
+from muonlab.diagnostics import certify
+from muonlab.diagnostics.certificates.matrix_certification import certify_matrix, rounding_allowance
 from muonlab.polynomials import Polynomial, Schedule, preset, taylor
 from muonlab.theory import alignment_floor, chi, polar_error, residual_after, schedule_error
 from tests.orthogonalize.zoo import gaussian, with_spectrum, zoo
@@ -44,9 +44,13 @@ def verdict(c, statement):
 # ------------------------------------------------------------------------------------------------------------ numbers
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("shape", [(12, 20), (20, 12)])
-def test_every_number_is_that_of_an_svd_and_of_the_direction(name, shape):
+def test_every_number_is_that_of_an_svd_and_of_the_direction(shape):
+    for name in SCHEDULES:
+        check_numbers(name, shape)
+
+
+def check_numbers(name, shape):
     F, M = SCHEDULES[name], with_spectrum(*shape, np.geomspace(3, 0.2, 12)).double()
     c, sigma = certify(M, F), oracle(M)
     O = newton_schulz(M, F)
@@ -73,9 +77,13 @@ def test_every_number_is_that_of_an_svd_and_of_the_direction(name, shape):
     assert c.rounding < c.rounding_allowed < 1e-10
 
 
-@pytest.mark.parametrize("kappa", [1, 2, 3])
-@pytest.mark.parametrize("q", range(7))
-def test_bounds_of_theorem_2_are_the_papers_and_hold(kappa, q):
+def test_bounds_of_theorem_2_are_the_papers_and_hold():
+    for kappa in (1, 2, 3):
+        for q in (0, 1, 3, 6):
+            check_bounds(kappa, q)
+
+
+def check_bounds(kappa, q):
     c = certify(GOOD, taylor(kappa), steps=q)
     sigma = float(oracle(GOOD)[-1]) / c.scale
     options = {"kappa": kappa, "q": q, "sigma_min": sigma}
@@ -102,7 +110,7 @@ def test_bounds_of_theorem_2_are_the_papers_and_hold(kappa, q):
 )
 def test_every_specimen_holds_but_zero_and_its_certificate_is_json(schedule, prescale):
     F = SCHEDULES[schedule]
-    for name in zoo() if schedule == "jordan x5" else SMALL[::2]:
+    for name in [*SMALL, "few long rows"] if schedule == "jordan x5" else SMALL[::2]:
         M = zoo()[name]
         c, sigma = certify(M, F, prescale=prescale), oracle(M)
         assert c.status == ("not_applicable" if name == "zero" else "holds"), (name, c.reason)
@@ -117,8 +125,8 @@ def test_every_specimen_holds_but_zero_and_its_certificate_is_json(schedule, pre
         assert str(c).endswith(c.explanation)
 
 
-@pytest.mark.parametrize("prescale", ["frobenius", "schatten8", "spectral"])
-@pytest.mark.parametrize("name", ["taylor1 x0", "taylor1 x3", "jordan x5", "polar_express x5"])
+@pytest.mark.parametrize("prescale", ["frobenius", "spectral"])
+@pytest.mark.parametrize("name", ["taylor1 x0", "polar_express x5"])
 def test_float64_specimens_hold_although_the_reference_is_no_more_precise(name, prescale):
     for animal in [*SMALL[::4], "flat 64x576"]:
         c = certify(zoo()[animal].double(), SCHEDULES[name], prescale=prescale)
@@ -126,14 +134,22 @@ def test_float64_specimens_hold_although_the_reference_is_no_more_precise(name, 
         assert c.rounding_allowed < 1e-7
 
 
-@pytest.mark.parametrize("rank", [16, 32, 48])
-def test_partial_isometries_under_the_spectral_prescale_are_not_accused(rank):
-    # there Gram space loses more than the orthogonalizer promises: see tests/orthogonalize/test_rounding.py
-    c = certify(with_spectrum(96, 400, np.ones(rank), seed=rank), steps=5, prescale="spectral")
-    assert c.status == "holds", c.reason
+def test_partial_isometries_under_the_spectral_prescale_are_not_violations():
+    # there Gram space loses more than the orthogonalizer guarantees: see tests/orthogonalize/test_rounding.py
+    for rank in (16, 48):
+        c = certify(with_spectrum(96, 400, np.ones(rank), seed=rank), steps=5, prescale="spectral")
+        assert c.status == "holds", c.reason
+    M = with_spectrum(384, 384, np.r_[np.ones(383), 0.1], seed=0)
+    assert certify(M, "polar_express", prescale="spectral").status == "holds"
 
 
-def test_the_papers_prescale_leaves_small_matrices_without_a_floor():
+def test_the_floor_is_that_of_the_prescale_and_needs_a_norm_of_at_least_one():
+    F = Schedule.repeat(taylor(2), 3)
+    for prescale, power in (("frobenius", 2), ("schatten4", 4), ("schatten8", 8), ("spectral", 8)):
+        assert certify(GOOD, F, prescale=prescale).alignment_floor == alignment_floor(F, 12, schatten=power)
+    inside = with_spectrum(12, 20, np.full(12, 0.9))
+    assert certify(inside, F, prescale="none").alignment_floor == alignment_floor(F, 12)
+    assert certify(0.1 * inside, F, prescale="none").alignment_floor is None
     small, large = certify(0.01 * GOOD, prescale="paper"), certify(GOOD, prescale="paper")
     assert small.alignment_floor is None
     assert small.scale == 1.0
@@ -144,13 +160,7 @@ def test_the_papers_prescale_leaves_small_matrices_without_a_floor():
     assert large.scale == pytest.approx(float(GOOD.norm()))
 
 
-def test_no_prescale_inside_the_unit_ball_has_a_floor_if_the_norm_is_at_least_one():
-    inside = with_spectrum(12, 20, np.full(12, 0.9))
-    assert certify(inside, prescale="none").alignment_floor == alignment_floor(Schedule.repeat(taylor(2), 5), 12)
-    assert certify(0.1 * inside, prescale="none").alignment_floor is None
-
-
-@pytest.mark.parametrize("size", [1.1, 1.3, 40.0])
+@pytest.mark.parametrize("size", [1.3, 40.0])
 def test_no_prescale_outside_the_unit_ball_makes_theorem_2_and_the_floor_silent(size):
     c = certify(with_spectrum(12, 20, np.linspace(size, 0.4, 12)), "quintic", steps=5, prescale="none")
     assert c.status in ("holds", "not_applicable"), c.reason
@@ -214,7 +224,7 @@ def test_inputs_keep_their_bits_and_the_random_state_stays():
 
 @pytest.mark.parametrize("method", ["svd", "gram"])
 def test_an_exact_polar_factor_is_theorem_4_on_every_specimen(method):
-    for name in SMALL if method == "gram" else zoo():
+    for name in SMALL:
         c = certify_matrix(zoo()[name], ExactPolar(method=method))
         if name == "zero":
             assert c.status == "not_applicable"
@@ -227,7 +237,7 @@ def test_an_exact_polar_factor_is_theorem_4_on_every_specimen(method):
 def test_theorem_4_is_not_granted_to_everything_in_half_precision(dtype):
     M = gaussian(64, 64).to(dtype)
     assert certify_matrix(M, ExactPolar()).theorem == "Theorem 4"
-    assert slack_of(ExactPolar(), M) < 0.2
+    assert rounding_allowance(ExactPolar(), M) < 0.2
     wrong = certify_matrix(M, ExactPolar(), outcome=M / M.float().norm().to(dtype))
     assert (verdict(wrong, "Theorem 4"), wrong.status) == ("violated", "violated")
 
@@ -235,29 +245,21 @@ def test_theorem_4_is_not_granted_to_everything_in_half_precision(dtype):
 # ----------------------------------------------------------------------------------------------------------- outcomes
 
 
-def test_the_polar_factor_as_outcome_holds_and_is_measured():
-    O = torch.from_numpy(svd_polar(GOOD.double().numpy(), 1e-6))
-    c = certify(GOOD, outcome=O)
-    assert c.status == "holds", c.reason
-    assert c.delta < 1e-5
-    assert c.epsilon < 1e-5
-    assert c.alignment == pytest.approx(1.0, abs=1e-6)
-    assert c.rounding is None
-    assert "Lemmas 9 and 10" not in {v.statement for v in c.verdicts}
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_our_own_direction_as_outcome_gives_our_own_numbers(name):
-    F = SCHEDULES[name]
-    own, given = certify(GOOD, F), certify(GOOD, F, outcome=newton_schulz(GOOD, F))
-    for field in ("delta_0", "delta", "epsilon", "descent", "op_norm", "alignment"):
-        assert getattr(given, field) == pytest.approx(getattr(own, field), abs=5e-5), field
-    assert given.status == "holds", given.reason
+def test_our_own_direction_as_outcome_gives_our_own_numbers():
+    for name, F in SCHEDULES.items():
+        own, given = certify(GOOD, F), certify(GOOD, F, outcome=newton_schulz(GOOD, F))
+        for field in ("delta_0", "delta", "epsilon", "descent", "op_norm", "alignment"):
+            assert getattr(given, field) == pytest.approx(getattr(own, field), abs=5e-5), (name, field)
+        assert given.status == "holds", given.reason
+        assert given.rounding is None
+    exact = certify(GOOD, outcome=torch.from_numpy(svd_polar(GOOD.double().numpy(), 1e-6)))
+    assert (exact.status, exact.alignment) == ("holds", pytest.approx(1.0, abs=1e-6))
+    assert max(exact.delta, exact.epsilon) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("name", "prescale"), [("taylor1 x0", "spectral"), ("taylor1 x1", "frobenius")])
-def test_outcomes_that_attain_the_bound_of_theorem_2_are_not_accused_on_the_zoo(name, prescale, dtype):
+def test_outcomes_that_attain_the_bound_of_theorem_2_are_not_violations(name, prescale, dtype):
     F = SCHEDULES[name]  # without a step, δ and ε equal their bounds
     for animal in SMALL[::2]:
         M = zoo()[animal].to(dtype)
@@ -326,20 +328,17 @@ def test_the_bfloat16_loop_of_other_packages_holds():
 # ---------------------------------------------------------------------------------------------- verdicts and rounding
 
 
-@pytest.mark.parametrize(
-    ("schedule", "why"),
-    [
+def test_theorem_2_gives_a_reason_if_it_does_not_apply():
+    for schedule, why in (
         (JORDAN, "p(1) = 0.701, not 1"),
         (Schedule((taylor(1), taylor(2))), "it is stated for steps of one degree"),
         (Schedule((Polynomial((2, "-1")),)), "is not a Taylor polynomial"),
-    ],
-)
-def test_theorem_2_says_why_it_does_not_apply(schedule, why):
-    c = certify(GOOD, schedule)
-    assert why in c.reason
-    assert verdict(c, "Theorem 2") == "not_applicable"
-    assert c.chi_bound == math.inf
-    assert c.status == "holds"
+    ):
+        c = certify(GOOD, schedule)
+        assert why in c.reason
+        assert verdict(c, "Theorem 2") == "not_applicable"
+        assert c.chi_bound == math.inf
+        assert c.status == "holds"
 
 
 def test_a_direction_that_is_not_what_exact_steps_give_is_a_violation():
@@ -381,25 +380,9 @@ def test_the_paragraph_repeats_the_fields():
     assert f"factor would be {c.chi:.3g}" in words
     assert f"{math.sqrt(c.lambda_min):.2g} of the scale" in words
     assert f"No matrix of rank 33 or less falls below {c.alignment_floor:.3g} with" in words
-    assert c.chi > 2 * c.factor  # else that sentence would have no place
-
-
-def test_the_paragraph_leaves_out_what_does_not_apply():
-    good = certify(GOOD, steps=5)
-    assert "factor would be" not in good.explanation
-    assert "does not speak of" not in good.explanation
-    assert "falls below" not in certify(0.01 * GOOD, prescale="paper").explanation
+    assert c.chi > 2 * c.factor  # else that sentence is left out
+    assert "factor would be" not in certify(GOOD, steps=5).explanation
     assert "falls below" not in certify_matrix(GOOD, ExactPolar()).explanation
-
-
-def test_the_table_repeats_the_fields():
-    c = certify(GOOD, "jordan")
-    text = str(c)
-    assert text.startswith("12x20 matrix, jordan x5, frobenius prescale: holds")
-    for value in (c.nuclear, c.operator, c.frobenius, c.delta_0, c.delta, c.epsilon, c.chi, c.descent, c.op_norm):
-        assert f"{value:.4g}" in text
-    for v in c.verdicts:
-        assert f"{v.statement}: {v.status}. {v.reason}" in text
 
 
 def test_the_dictionary_repeats_the_fields_in_plain_values():
@@ -418,63 +401,47 @@ def test_the_dictionary_repeats_the_fields_in_plain_values():
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_hostile_names_are_text_in_html():
-    hostile = "<script>alert('x')</script>&\"'"
-    c = certify_matrix(GOOD, NewtonSchulz(), name=hostile)
-    assert hostile in str(c)
-    page = c._repr_html_()
-    assert "<script" not in page
-    assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;&amp;&quot;" in page
-    assert page.count("<") == page.count(">") == 2  # the pre element alone
-    named = Schedule(JORDAN.polynomials, name="<b>jordan</b>")
-    assert "<b>" not in certify(GOOD, named)._repr_html_()
-
-
-def test_a_certificate_is_a_value():
-    c = certify(GOOD)
-    assert c == certify(GOOD)
-    assert isinstance(c, Certificate)
-    with pytest.raises(AttributeError):
-        c.alignment = 1.0
-
-
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: certify(torch.zeros(3)), ValueError, r"at least two dimensions .*got shape \(3,\): reshape it"),
-        (lambda: certify(torch.zeros(2, 3, 4)), ValueError, r"got shape \(2, 3, 4\): pass M\.unbind\(\) for a batch"),
-        (lambda: certify([torch.zeros(2, 3, 4)]), ValueError, r"got shape \(2, 3, 4\): pass M\.unbind\(\) for a batch"),
-        (lambda: certify({"a": None}), TypeError, r"M must be a torch\.Tensor, got NoneType: use torch\.as_tensor"),
-        (lambda: certify(np.eye(2)), TypeError, r"certify takes a tensor, .*got ndarray: use torch\.as_tensor"),
-        (lambda: certify("abc"), TypeError, r"certify takes a tensor, a mapping or sequence .*got str"),
-        (lambda: certify(torch.eye(2, dtype=torch.int64)), TypeError, r"got torch\.int64: use M\.float\(\)"),
-        (lambda: certify(GOOD, "newton"), ValueError, r"unknown preset 'newton': registered are 'cubic'"),
-        (lambda: certify(GOOD, 3), TypeError, r"polynomial must be .*got 3 of type int: for example taylor\(2\)"),
-        (lambda: certify(GOOD, JORDAN, steps=3), ValueError, r"got steps = 3 with a schedule of 5: leave steps out"),
-        (lambda: certify(GOOD, steps=-1), ValueError, r"steps must be at least 0, got -1"),
-        (
-            lambda: certify(GOOD, prescale="l1"),
-            ValueError,
-            r"prescale must be one of 'frobenius', .*got 'l1': pick one",
-        ),
-        (lambda: certify(GOOD, outcome=GOOD.T), ValueError, r"got \(20, 12\) for \(12, 20\): pass what was made of M"),
-        (
-            lambda: certify(GOOD, outcome=GOOD.numpy()),
-            TypeError,
-            r"outcome must be .*got ndarray: use torch\.as_tensor",
-        ),
-        (lambda: certify(GOOD, outcome=GOOD.int()), TypeError, r"outcome must be .*got torch\.int32: use torch"),
-        (lambda: certify([GOOD], outcome=GOOD), ValueError, r"belongs to one matrix, got several .*one by one"),
-        (lambda: certify([]), ValueError, r"nothing to certify, got no matrices: pass at least one matrix"),
-        (lambda: certify({}), ValueError, r"nothing to certify, got no matrices: pass at least one matrix"),
-    ],
-)
-def test_errors_name_the_rule_the_value_and_the_way_out(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+BAD = [
+    (lambda: certify(torch.zeros(3)), ValueError, r"at least two dimensions .*got shape \(3,\): reshape it"),
+    (lambda: certify(torch.zeros(2, 3, 4)), ValueError, r"got shape \(2, 3, 4\): pass M\.unbind\(\) for a batch"),
+    (lambda: certify([torch.zeros(2, 3, 4)]), ValueError, r"got shape \(2, 3, 4\): pass M\.unbind\(\) for a batch"),
+    (lambda: certify({"a": None}), TypeError, r"M must be a torch\.Tensor, got NoneType: use torch\.as_tensor"),
+    (lambda: certify(np.eye(2)), TypeError, r"certify takes a tensor, .*got ndarray: use torch\.as_tensor"),
+    (lambda: certify("abc"), TypeError, r"certify takes a tensor, a mapping or sequence .*got str"),
+    (lambda: certify(torch.eye(2, dtype=torch.int64)), TypeError, r"got torch\.int64: use M\.float\(\)"),
+    (lambda: certify(GOOD, "newton"), ValueError, r"unknown preset 'newton': registered are 'cubic'"),
+    (lambda: certify(GOOD, 3), TypeError, r"polynomial must be .*got 3 of type int: for example taylor\(2\)"),
+    (lambda: certify(GOOD, JORDAN, steps=3), ValueError, r"got steps = 3 with a schedule of 5: leave steps out"),
+    (lambda: certify(GOOD, steps=-1), ValueError, r"steps must be at least 0, got -1"),
+    (
+        lambda: certify(GOOD, prescale="l1"),
+        ValueError,
+        r"prescale must be one of 'frobenius', .*got 'l1': pick one",
+    ),
+    (
+        lambda: certify(GOOD, outcome=GOOD.T),
+        ValueError,
+        r"got \(20, 12\) for \(12, 20\): pass the direction computed from M",
+    ),
+    (
+        lambda: certify(GOOD, outcome=GOOD.numpy()),
+        TypeError,
+        r"outcome must be .*got ndarray: use torch\.as_tensor",
+    ),
+    (lambda: certify(GOOD, outcome=GOOD.int()), TypeError, r"outcome must be .*got torch\.int32: use torch"),
+    (lambda: certify([GOOD], outcome=GOOD), ValueError, r"belongs to one matrix, got several .*one by one"),
+    (lambda: certify([]), ValueError, r"nothing to certify, got no matrices: pass at least one matrix"),
+    (lambda: certify({}), ValueError, r"nothing to certify, got no matrices: pass at least one matrix"),
+]
+
+
+def test_errors_name_the_rule_the_value_and_the_way_out():
+    for call, error, message in BAD:
+        with pytest.raises(error, match=message):
+            call()
 
 
 def test_a_direction_below_the_floor_is_a_violation():
@@ -489,19 +456,7 @@ def test_a_direction_below_the_floor_is_a_violation():
     assert c.theorem == "none"
 
 
-@pytest.mark.parametrize(("prescale", "power"), [("frobenius", 2), ("schatten4", 4), ("schatten8", 8), ("spectral", 8)])
-def test_the_floor_is_that_of_the_prescale(prescale, power):
-    F = Schedule.repeat(taylor(2), 3)
-    c = certify(gaussian(16, 24, seed=4), F, prescale=prescale)
-    assert c.alignment_floor == alignment_floor(F, 16, schatten=power)
-
-
-def test_many_singular_values_at_one_are_no_violation_under_the_spectral_prescale():
-    M = with_spectrum(384, 384, np.r_[np.ones(383), 0.1], seed=0)
-    assert certify(M, "polar_express", prescale="spectral").status == "holds"
-
-
-@pytest.mark.parametrize("polynomial", ["quintic", "jordan", "polar_express"])
+@pytest.mark.parametrize("polynomial", ["quintic", "polar_express"])
 def test_equal_rows_are_no_violation(polynomial):
     """The gradient of a layer whose outputs are added up has equal rows: rounding adds up, and nothing is wrong."""
     for n in (64, 256):

@@ -1,4 +1,4 @@
-"""What the proof says about all matrices of a network together (the alignment theorem for networks)."""
+"""``NetworkCertificate``: what the proof says about all matrices of a network together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muonlab.theory import network_alignment
 
 @dataclass(frozen=True)
 class NetworkCertificate:
-    """A certificate per matrix, and one for the whole under the dual pair ``Σ_l c_l ‖·‖_*``, ``max_l ‖·‖_op / c_l``.
+    """A certificate per matrix, and one for the network under the dual pair ``Σ_l c_l ‖·‖_*``, ``max_l ‖·‖_op / c_l``.
 
     ``c_l`` is the length of a step in layer l (scale rule and learning rate) relative to the longest; where all are
     equal this is the plain pair ``Σ_l ‖·‖_*`` and ``max_l ‖·‖_op``. The L of the theorem belongs to the same pair.
@@ -22,13 +22,13 @@ class NetworkCertificate:
     Attributes:
         matrices: name → certificate.
         what: what the matrices are: momentum buffers, gradients, weights.
-        steps: name → c_l; matrices of length zero do not count in the whole (where all are zero, all count alike).
+        steps: name → c_l; matrices of length zero do not count in the whole (if all are zero, all count equally).
         descent: ``Σ_l c_l ⟨M_l, O_l⟩ / Σ_l c_l ‖M_l‖_*``.
         op_norm: ``max_l ‖O_l‖_op``.
         alignment: their quotient.
-        alignment_floor: what every network of these shapes reaches; None where one of the matrices has no floor.
+        alignment_floor: alignment that every network of these shapes reaches; None if one of the matrices has no floor.
         rank: ``Σ_l min(m_l, n_l)``, the r of the theorem.
-        not_covered: what the optimizer does besides.
+        not_covered: what the optimizer does that the theorems do not cover.
     """
 
     matrices: Mapping[str, Certificate]
@@ -43,7 +43,7 @@ class NetworkCertificate:
 
     def __post_init__(self) -> None:
         every = [(c, self.steps[name]) for name, c in self.matrices.items()]
-        layers = [(c, step) for c, step in every if step > 0] or every  # what does not move is not in the theorem
+        layers = [(c, step) for c, step in every if step > 0] or every  # the theorem is about matrices that move
         sound = [(c, step) for c, step in layers if math.isfinite(c.nuclear) and math.isfinite(c.op_norm)]
         descent = op_norm = alignment = math.nan
         if sound and len(sound) == len(layers):
@@ -72,19 +72,19 @@ class NetworkCertificate:
 
     @property
     def factor(self) -> float:
-        """What multiplies the convergence bound of exact orthogonalization: ``1/alignment``."""
+        """Factor on the convergence bound of exact orthogonalization: ``1/alignment``, infinite for 0 or less."""
         return 1 / self.alignment if self.alignment > 0 else math.inf
 
     @property
     def status(self) -> Status:
-        """Say "violated" if any matrix does, "holds" if the whole has a positive alignment, else "not_applicable"."""
+        """``"violated"`` if any matrix is, "holds" if the whole has a positive alignment, else "not_applicable"."""
         if any(c.status == "violated" for c in self.matrices.values()):
             return "violated"
         return "holds" if self.alignment > 0 else "not_applicable"
 
     @property
     def reason(self) -> str:
-        """Why."""
+        """The reason of the status, in one sentence."""
         wrong = [name for name, c in self.matrices.items() if c.status == "violated"]
         if wrong:
             return f"{len(wrong)} of {len(self)} matrices contradict a statement, the first {wrong[0]}"
@@ -94,12 +94,12 @@ class NetworkCertificate:
                 return f"{len(unsound)} of {len(self)} matrices are not finite, the first {unsound[0]}"
             if all(not c.nuclear for c in self.matrices.values()):
                 return "every matrix is zero: no step has been taken"
-            return "the whole does not descend"
+            return "the network as a whole does not descend"
         moving = sum(step > 0 for step in self.steps.values()) or len(self)
         return f"alignment theorem over {moving} {'matrix' if moving == 1 else 'matrices'}: factor {self.factor:.4g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON can hold; what is not finite becomes None."""
+        """Return plain values that JSON can hold; numbers that are not finite become None."""
         names = ("what", "status", "reason", "descent", "op_norm", "alignment", "alignment_floor", "factor", "rank")
         whole = {name: getattr(self, name) for name in (*names, "not_covered")}
         matrices = [c.to_dict() | {"name": name, "step": self.steps[name]} for name, c in self.matrices.items()]

@@ -8,12 +8,10 @@ import torch
 
 from muonlab import newton_schulz, polar
 from muonlab.diagnostics.singular_values import (
-    Spectrum,
     alignment_of,
     by_definition,
     inner,
     operator_norm,
-    polar_distance,
     range_residual,
     respond,
     spectra,
@@ -54,9 +52,12 @@ def tolerance_of(M, sigma):
 
 
 @pytest.mark.parametrize("method", ["auto", "svd"])
-@pytest.mark.parametrize("name", zoo())
-def test_values_norms_and_ranks_are_those_of_an_svd(name, method):
-    M = zoo()[name]
+def test_values_norms_and_ranks_are_those_of_an_svd(method):
+    for M in zoo().values():
+        check_spectrum(M, method)
+
+
+def check_spectrum(M, method):
     of, sigma = spectrum(M, method=method), oracle(M)
     assert of.shape == tuple(M.shape)
     assert of.values.dtype == np.float64
@@ -142,19 +143,12 @@ def test_the_wide_gram_matrix_is_the_product_in_float64(shape):
     torch.testing.assert_close(wide_gram(S), expected, rtol=0, atol=1e-12 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("prescale", PRESCALES)
-def test_the_scale_is_that_of_the_prescale(prescale):
+def test_the_scale_is_that_of_the_prescale():
     for name in SMALL:
         M = zoo()[name]
-        expected = scale_of(torch.from_numpy(oracle(M)), prescale, M)
-        assert spectrum(M).scale(prescale) == pytest.approx(expected, rel=1e-10), name
-
-
-def test_schatten_norms_are_sums_of_powers():
-    of = Spectrum(np.array([3.0, 2.0, 1.0]), (3, 4), 0.0)
-    for p in (1, 2, 4, 8):
-        assert of.schatten(p) == pytest.approx((3**p + 2**p + 1) ** (1 / p), rel=1e-14)
-    assert of.nuclear == 6.0
+        for prescale in PRESCALES:
+            expected = scale_of(torch.from_numpy(oracle(M)), prescale, M)
+            assert spectrum(M).scale(prescale) == pytest.approx(expected, rel=1e-10), (name, prescale)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +195,8 @@ def small_float64():
             yield name, (U * torch.where(values > 1e-6 * values[0], values, 0.0)) @ Vh  # without float32's noise
 
 
-@pytest.mark.parametrize("prescale", ["frobenius", "schatten8", "spectral"])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("prescale", ["frobenius", "spectral"])
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if "x1" not in name and "x0" not in name])
 def test_residuals_and_polar_error_are_those_of_the_matrices_themselves(schedule, prescale):
     # Definition 3 on iterates that an SVD forms, with projectors: no use of the smallest singular value
     F, seen = SCHEDULES[schedule], 0
@@ -221,9 +215,6 @@ def test_residuals_and_polar_error_are_those_of_the_matrices_themselves(schedule
 @pytest.mark.parametrize(
     ("schedule", "prescale"),
     [
-        ("taylor2 x0", "frobenius"),
-        ("taylor3 x2", "frobenius"),
-        ("jordan x5", "frobenius"),
         ("polar_express x5", "frobenius"),
         ("taylor1 x6", "paper"),
         ("taylor2 x2", "schatten4"),
@@ -284,19 +275,11 @@ def test_steps_that_diverge_without_a_prescale_are_a_result_and_no_warning():
     assert not found.epsilon <= 1
 
 
-@pytest.mark.parametrize(
-    ("schedule", "kappa"),
-    [
-        (Schedule(()), 1),
-        (Schedule.repeat(taylor(3), 2), 3),
-        (Schedule((Polynomial(("1.5", "-0.5")),)), 1),
-        (Schedule((taylor(1), taylor(2))), None),
-        (JORDAN, None),
-        (Schedule((taylor(2), preset("jordan").polynomial)), None),
-    ],
-)
-def test_taylor_schedules_are_recognised_by_value(schedule, kappa):
-    assert taylor_degree(schedule) == kappa
+def test_taylor_schedules_are_recognised_by_value():
+    assert taylor_degree(Schedule(())) == taylor_degree(Schedule((Polynomial(("1.5", "-0.5")),))) == 1
+    assert taylor_degree(Schedule.repeat(taylor(3), 2)) == 3
+    for schedule in (Schedule((taylor(1), taylor(2))), JORDAN, Schedule((taylor(2), preset("jordan").polynomial))):
+        assert taylor_degree(schedule) is None
 
 
 @pytest.mark.parametrize("prescale", PRESCALES)
@@ -322,11 +305,10 @@ def test_inner_products_of_batches_and_long_rows_are_those_of_float64():
 
 
 @pytest.mark.parametrize("shape", [(6, 9), (9, 6)])
-def test_distance_and_residual_are_those_of_definition_3(shape):
+def test_the_residual_is_that_of_definition_3(shape):
     M = with_spectrum(*shape, [1.0, 0.5, 0.2]).double()
     O = newton_schulz(M, steps=2)
     P = torch.from_numpy(svd_polar(M.numpy(), cutoff=1e-6))
-    assert polar_distance(O, P) == pytest.approx(float(torch.linalg.matrix_norm(O - P, 2)), rel=1e-12)
     residual = float(torch.linalg.matrix_norm(P @ P.mT - O @ O.mT, 2))
     assert range_residual(O, P) == pytest.approx(residual, rel=1e-9)
     assert range_residual(P, P) == 0.0

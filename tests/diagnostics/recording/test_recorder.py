@@ -22,7 +22,7 @@ from muonlab.polynomials import taylor
 from muonlab.theory import run_bound
 from tests.contracts.optimizer_cases import same
 from tests.paper import simulation
-from tests.paper.simulation import nuclear, observed_error, observed_residual, operator, singular, svd_polar
+from tests.paper.simulation import nuclear, observed_error, observed_residual, operator, singular
 
 every_measure = pytest.mark.parametrize("measure", MEASURES)
 RECIPES = [name for name in optimizers() if name.startswith("muon")]
@@ -134,41 +134,23 @@ def train(name, record, *, dtype=torch.float32, poison=False, absent=False):
     return end, rec
 
 
-@every_measure
-@pytest.mark.parametrize("name", SETUPS)
-def test_recording_changes_no_bit_of_weights_momenta_gradients_or_generator(name, measure):
-    plain, _ = train(name, None)
-    recorded, rec = train(name, lambda optimizer: Recorder(optimizer, every=1, measure=measure))
-    assert same(plain, recorded)
-    assert rec.step == 3
-    assert matrices(rec)
-    assert {row["status"] for row in matrices(rec)} == {"holds"}
+TRAININGS = {
+    **{name: (name, {}) for name in SETUPS},
+    "absent gradients": ("mixed", {"absent": True}),
+    "NaN": ("mixed", {"poison": True}),
+    **{str(dtype): ("muon", {"dtype": dtype}) for dtype in (torch.bfloat16, torch.float16, torch.float64)},
+}
 
 
-@every_measure
-@pytest.mark.parametrize("trouble", ["absent", "poison"])
-def test_recording_changes_no_bit_when_gradients_are_absent_or_nan(measure, trouble):
-    plain, _ = train("mixed", None, **{trouble: True})
-    recorded, _ = train("mixed", lambda optimizer: Recorder(optimizer, every=1, measure=measure), **{trouble: True})
-    assert same(plain, recorded)
-
-
-@every_measure
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_recording_changes_no_bit_in_other_precisions_and_holds_there(dtype, measure):
-    plain, _ = train("muon", None, dtype=dtype)
-    recorded, rec = train("muon", lambda optimizer: Recorder(optimizer, every=1, measure=measure), dtype=dtype)
-    assert same(plain, recorded)
-    assert {row["status"] for row in matrices(rec)} == {"holds"}
-
-
-def test_a_tied_weight_is_one_matrix_and_its_gradient_the_sum():
-    p = Parameter(normal(4, 4))
-    rec = Recorder(optimizer := Muon.paper([("tied", p)], lr=0.1, momentum=0.9), every=1)
-    (p.sum() + (p @ p).sum()).backward()
-    optimizer.step()
-    assert len(matrices(rec)) == 1
-    assert matrices(rec)[0]["gradient_nuclear"] == pytest.approx(nuclear(p.grad.numpy()), rel=1e-12)
+@pytest.mark.parametrize("case", TRAININGS)
+def test_recording_changes_no_bit_of_weights_momenta_gradients_or_generator(case):
+    name, options = TRAININGS[case]
+    plain, _ = train(name, None, **options)
+    for measure in MEASURES:
+        recorded, rec = train(name, lambda optimizer: Recorder(optimizer, every=1, measure=measure), **options)  # noqa: B023
+        assert same(plain, recorded), measure
+        assert rec.step == 3
+        assert {row["status"] for row in matrices(rec)} == {"holds"}, measure
 
 
 # ------------------------------------------------------------------------------------------------ rows by an oracle
@@ -235,16 +217,6 @@ def test_every_number_of_a_row_is_what_an_svd_of_the_matrices_gives(how, measure
             assert (row["shape"], row["lr"]) == (list(M.shape), 0.05)
 
 
-def test_the_steps_and_the_method_are_named():
-    p, optimizer = one(q=4, kappa=1)
-    rec = Recorder(optimizer, every=1)
-    steps(optimizer, p)
-    row = matrices(rec)[0]
-    assert row["q"] == 4
-    assert "paper prescale" in row["method"]
-    assert row["name"] == "W"
-
-
 @pytest.mark.parametrize("how", ORTHOGONALIZERS)
 def test_bracketed_rows_enclose_what_an_svd_gives(how):
     params = parameters({"square": (6, 6), "wide": (4, 9)}, torch.float64)
@@ -278,17 +250,16 @@ def test_without_a_prescale_the_bracket_does_not_promise_a_unit_ball():
     assert matrices(rec)[0]["op_norm"] >= 3.12
 
 
-@pytest.mark.parametrize("wrong", ["nothing", "twice as long", "climbing"])
-def test_even_of_a_wrong_direction_the_bracket_bounds_the_gain(wrong, monkeypatch):
-    for how in ("none", "frobenius"):
-        monkeypatch.setattr(batches, "callable_of", lambda _: WRONG[wrong])
+def test_the_bracket_bounds_the_gain_of_wrong_directions_too(monkeypatch):
+    for wrong, prescale in itertools.product(("nothing", "twice as long", "climbing"), ("none", "frobenius")):
+        monkeypatch.setattr(batches, "callable_of", lambda _, wrong=wrong: WRONG[wrong])
         p = Parameter(normal(4, 4, dtype=torch.float32) / 10)
-        optimizer = Muon([("W", p)], orthogonalizer=NewtonSchulz(taylor(2), steps=5, prescale=how))
+        optimizer = Muon([("W", p)], orthogonalizer=NewtonSchulz(taylor(2), steps=5, prescale=prescale))
         oracle, rec = Oracle(optimizer), Recorder(optimizer, every=1, measure="bracket")
         p.grad = p.detach().clone()
         optimizer.step()
         row = matrices(rec)[0]
-        assert row["op_norm"] >= operator(oracle.steps[0][0][2]) * (1 - 1e-6)
+        assert row["op_norm"] >= operator(oracle.steps[0][0][2]) * (1 - 1e-6), (wrong, prescale)
         assert row["status"] == "violated"
 
 
@@ -305,14 +276,6 @@ def test_the_recorded_gradient_is_the_clipped_one_and_rows_say_so():
     assert row["gradient_nuclear"] < before / 10
     assert "minibatch" in row["gradient"]
     assert "after clipping" in row["gradient"]
-
-
-def test_gradients_are_left_out_when_not_asked_for():
-    p, optimizer = one()
-    rec = Recorder(optimizer, every=1, gradients=False)
-    steps(optimizer, p)
-    assert not {"gradient", "gradient_nuclear"} & set(matrices(rec)[0])
-    assert event(rec, "whole")["gradient_nuclear"] is None
 
 
 def test_the_whole_is_the_dual_pair_of_the_network_with_each_layers_own_step_length():
@@ -373,37 +336,28 @@ WRONG = {
 
 
 @every_measure
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_direction_that_the_orthogonalizer_does_not_make_is_violated(wrong, measure, monkeypatch):
-    monkeypatch.setattr(batches, "callable_of", lambda _: WRONG[wrong])
-    p, optimizer = one(8, 8, q=5, dtype=torch.float32)
+@pytest.mark.parametrize("wrong", [*WRONG, "right"])
+def test_a_direction_that_the_orthogonalizer_does_not_compute_is_violated(wrong, measure, monkeypatch):
+    monkeypatch.setattr(batches, "callable_of", lambda _: WRONG.get(wrong, right))
+    p, optimizer = one(8, 8, q=5, dtype=torch.float32, variant="experiments")
     oracle, rec = Oracle(optimizer), Recorder(optimizer, every=1, measure=measure)
     steps(optimizer, p)
     if measure != "bracket":  # its own numbers, not those of the direction that it should have been
         _, M, O = oracle.steps[0][0]
         found = {name: matrices(rec)[0][name] for name in ("descent", "op_norm")}
         assert found == pytest.approx({"descent": np.sum(M * O) / nuclear(M), "op_norm": operator(O)}, rel=1e-5)
-    assert matrices(rec)[0]["status"] == "violated"
-    assert "not what the group's orthogonalizer makes" in matrices(rec)[0]["reason"]
-    assert event(rec, "whole")["status"] == "violated"
+    expected = "holds" if wrong == "right" else "violated"
+    assert matrices(rec)[0]["status"] == event(rec, "whole")["status"] == expected
+    assert ("not what the group's orthogonalizer makes" in matrices(rec)[0]["reason"]) == (wrong != "right")
 
 
-@every_measure
-def test_the_right_direction_by_the_same_route_holds(measure, monkeypatch):
-    monkeypatch.setattr(batches, "callable_of", lambda _: right)
-    p, optimizer = one(8, 8, q=5, dtype=torch.float32, variant="experiments")
-    rec = Recorder(optimizer, every=1, measure=measure)
-    steps(optimizer, p)
-    assert matrices(rec)[0]["status"] == event(rec, "whole")["status"] == "holds"
-
-
-@pytest.mark.parametrize("wrong", ["climbing", "transposed", "twice as long", "nothing", "not orthogonalized"])
-def test_a_wrong_direction_in_place_of_an_exact_polar_factor_is_violated(wrong, monkeypatch):
-    monkeypatch.setattr(batches, "callable_of", lambda _: WRONG[wrong])
-    p, optimizer = one(6, 6, polar="svd")
-    rec = Recorder(optimizer, every=1)
-    steps(optimizer, p)
-    assert matrices(rec)[0]["status"] == "violated"
+def test_a_wrong_direction_in_place_of_an_exact_polar_factor_is_violated(monkeypatch):
+    for wrong in ("climbing", "transposed", "twice as long", "nothing", "not orthogonalized"):
+        monkeypatch.setattr(batches, "callable_of", lambda _, wrong=wrong: WRONG[wrong])
+        p, optimizer = one(6, 6, polar="svd")
+        rec = Recorder(optimizer, every=1)
+        steps(optimizer, p)
+        assert matrices(rec)[0]["status"] == "violated", wrong
 
 
 @every_measure
@@ -435,7 +389,7 @@ def test_a_direction_or_a_matrix_that_is_not_finite_never_holds(bad, measure, mo
 
 
 @every_measure
-def test_a_skipped_parameter_is_said_to_be_skipped(measure):
+def test_a_skipped_parameter_has_a_row_that_says_so(measure):
     p, optimizer = one(3, 3, nonfinite="skip")
     rec = Recorder(optimizer, every=1, measure=measure)
     steps(optimizer, p)
@@ -463,22 +417,16 @@ def test_a_step_without_any_gradient_warns_once_and_names_what_is_missing():
     assert not matrices(rec)
     optimizer.step()  # no second warning
     assert event(rec, "missing")["step"] == 2
-
-
-def test_some_missing_gradients_are_a_row_and_no_warning():
-    params = parameters({"a": (3, 3), "b": (2, 3)})
-    rec = Recorder(optimizer := Muon(params.items()), every=1)
     give(params, 0, absent=["a"])
     optimizer.step()
-    assert event(rec, "missing")["names"] == ["a"]
-    assert event(rec, "missing")["reason"] == "1 matrices had no gradient"
+    assert (event(rec, "missing")["names"], event(rec, "missing")["reason"]) == (["a"], "1 matrices had no gradient")
     assert [row["name"] for row in matrices(rec)] == ["b"]
     give(params, 0)
     optimizer.step()
     assert not [row for row in rec.last if row["event"] == "missing"]
 
 
-def test_a_muon_that_calls_no_hook_although_gradients_are_there_is_told_from_one_without(monkeypatch):
+def test_a_muon_that_calls_no_hook_despite_gradients_is_reported(monkeypatch):
     p, optimizer = one()
     rec = Recorder(optimizer, every=1)
     monkeypatch.setattr(optimizer, "_done", lambda *_: None)
@@ -487,15 +435,11 @@ def test_a_muon_that_calls_no_hook_although_gradients_are_there_is_told_from_one
     assert event(rec, "missing")["names"] == ["W"]
 
 
-def test_an_optimizer_that_never_steps_warns_at_exit():
-    _, optimizer = one()
+def test_a_recording_without_a_step_warns_at_exit_and_one_between_recorded_steps_does_not():
+    p, optimizer = one()
     with pytest.warns(UserWarning, match="the optimizer took no step"), Recorder(optimizer):
         pass
     assert unhooked(optimizer)
-
-
-def test_a_resumed_recording_that_never_steps_warns_at_exit_and_one_between_due_steps_does_not():
-    p, optimizer = one()
     with Recorder(optimizer, every=10) as rec:
         steps(optimizer, p, 3)
     with pytest.warns(UserWarning, match="the optimizer took no step"), Recorder(optimizer, every=10) as again:
@@ -507,38 +451,27 @@ def test_a_resumed_recording_that_never_steps_warns_at_exit_and_one_between_due_
     assert again.step == 6
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [torch.optim.AdamW, torch.optim.Muon, lambda params: SGDM(params, lr=0.1, momentum=0.9)],
-    ids=["AdamW", "torch.optim.Muon", "SGDM"],
-)
-def test_an_optimizer_that_is_no_muon_is_refused_before_a_file_is_made(kind, tmp_path):
-    optimizer = kind([Parameter(torch.eye(3))])
-    with pytest.raises(TypeError, match=r"^the optimizer must be a muonlab Muon or MuonWithAux, got .+: Muon.torch"):
-        Recorder(optimizer, to=tmp_path / "rows.jsonl")
-    assert not list(tmp_path.iterdir())
-
-
 BAD = {
     "every": ({"every": 0}, "^every must be at least 1, got 0: pass"),
     "measure": ({"measure": "svd"}, "^measure must be one of 'spectrum', 'exact', 'bracket', got 'svd'"),
     "to": ({"to": 3}, "^to must be a path, a function or None, got 3 of type int: pass"),
     "an open file": ({"to": io.StringIO()}, "^to must be a path, a function or None, got .+StringIO.+: pass"),
     "a directory": ({"to": "."}, "^a recording is a file, got the directory"),
-    "no parent": ({"to": "/nowhere/rows.jsonl"}, "^a recording goes into a directory that exists"),
+    "no parent": ({"to": "/nowhere/rows.jsonl"}, "^a recording needs a directory that exists"),
 }
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_a_recorder_that_is_refused_leaves_no_hook_and_training_as_it_was(bad, tmp_path, monkeypatch):
+def test_a_recorder_that_is_refused_leaves_no_hook_and_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options, message = BAD[bad]
     p, optimizer = one()
-    with pytest.raises((TypeError, ValueError), match=message):
-        Recorder(optimizer, **{"to": "rows.jsonl", **options})
-    assert unhooked(optimizer)
+    for options, message in BAD.values():
+        with pytest.raises((TypeError, ValueError), match=message):
+            Recorder(optimizer, **{"to": "rows.jsonl", **options})
+        assert unhooked(optimizer)
+        assert not list(tmp_path.iterdir())
+    with pytest.raises(TypeError, match=r"^the optimizer must be a muonlab Muon or MuonWithAux, got .+: Muon.torch"):
+        Recorder(SGDM([p], lr=0.1, momentum=0.9), to="rows.jsonl")
     assert not list(tmp_path.iterdir())
-    steps(optimizer, p)
 
 
 # ------------------------------------------------------------------------------------------ where rows go, and when
@@ -562,23 +495,12 @@ def test_rows_are_kept_only_when_they_go_nowhere_else(tmp_path):
     kept, called = Recorder(optimizer, every=1), Recorder(optimizer, every=1, to=calls.append)
     with Recorder(optimizer, every=1, to=tmp_path / "rows.jsonl") as filed:
         steps(optimizer, p, 5)
+    assert filed._file._file.closed
     lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert kept.rows == calls == lines
     assert len(lines) == 10
     assert called.rows == filed.rows == []
     assert called.last == filed.last == lines[-2:]
-
-
-def test_rows_in_memory_and_rows_given_to_a_function_are_json_as_well():
-    rows = []
-    params = parameters({"a": (3, 3), "b": (2, 3)})
-    optimizer = Muon(params.items())
-    recs = [Recorder(optimizer, every=1, to=to) for to in (None, rows.append)]
-    give(params, 0)
-    params["a"].grad[0, 0] = math.nan
-    optimizer.step()
-    assert recs[0].rows == rows
-    assert json.loads(json.dumps(rows, allow_nan=False)) == rows
 
 
 def test_two_recorders_at_once_agree_and_one_closes_without_the_other():
@@ -597,14 +519,6 @@ def test_two_recorders_at_once_agree_and_one_closes_without_the_other():
     assert unhooked(optimizer)
 
 
-def test_an_error_inside_the_block_closes_the_recorder_and_is_the_only_thing_raised(tmp_path):
-    _, optimizer = one()
-    with pytest.raises(ZeroDivisionError), Recorder(optimizer, every=1, to=tmp_path / "rows.jsonl") as rec:
-        _ = 1 / 0
-    assert unhooked(optimizer)
-    assert rec._file._file.closed
-
-
 def closure_error(p, optimizer):
     steps_before = p.detach().clone()
     with pytest.raises(ZeroDivisionError):
@@ -619,7 +533,7 @@ def nonfinite_error(p, optimizer):
 
 
 @pytest.mark.parametrize("error", [closure_error, nonfinite_error])
-def test_training_goes_on_bit_by_bit_after_a_step_that_changed_nothing_and_failed(error):
+def test_training_continues_bit_for_bit_after_a_step_that_failed_without_a_change(error):
     ends, recs = [], []
     for recorded in (False, True):
         p, optimizer = one(nonfinite="raise")
@@ -657,44 +571,9 @@ def test_rows_of_a_step_that_failed_half_way_do_not_turn_up_in_the_next():
     assert "failed half-way" in rec.certificate(L=1.0, D=1.0).reason
 
 
-def test_a_function_that_raises_stops_the_loop_after_a_whole_step_and_training_can_go_on():
-    ends = []
-    for to in (None, lambda _: 1 / 0):
-        p, optimizer = one()
-        rec = Recorder(optimizer, every=2, to=to)
-        for t in range(3):
-            try:
-                steps(optimizer, p, first=t)
-            except ZeroDivisionError:
-                assert to is not None
-                assert t in (0, 2)
-        ends.append((p.detach(), optimizer.state_dict()))
-        assert rec.step == 3
-    assert same(*ends)
-    assert not optimizer._orthogonalize_hooks
-
-
-def test_a_function_may_close_the_recorder():
-    p, optimizer = one()
-    rows = []
-
-    def until_two(row):
-        rows.append(row)
-        if row["step"] == 2:
-            rec.close()
-
-    rec = Recorder(optimizer, every=1, to=until_two)
-    steps(optimizer, p, 4)
-    assert {row["step"] for row in rows} == {1, 2}
-    rec.close()
-    assert unhooked(optimizer)
-
-
-@pytest.mark.parametrize("joint", [False, True])
-def test_a_recorded_optimizer_is_copied_and_pickled_without_its_recorder(joint):
-    p, optimizer = one()
-    if joint:
-        optimizer = MuonWithAux(optimizer, torch.optim.AdamW([Parameter(torch.ones(2))]))
+def test_a_recorded_optimizer_is_copied_and_pickled_without_its_recorder():
+    p, muon = one()
+    optimizer = MuonWithAux(muon, torch.optim.AdamW([Parameter(torch.ones(2))]))
     rec = Recorder(optimizer, every=1)
     steps(optimizer, p)
     for twin in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
@@ -772,14 +651,15 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_the_certificate_is_run_bound_of_measured_steps_and_bounds_the_true_gradients(problem, run):
+def test_the_certificate_is_run_bound_of_measured_steps_and_bounds_the_true_gradients(problem):
     objective, W = PROBLEMS[problem]
-    beta = {"paper": 0.9, "no momentum": 0.0, "one step of degree 1": 0.8, "exact": 0.95, "normalised": 0.9}.get(
-        run, 0.7
-    )
-    rec, rho, gain, norms, values, etas = descend(problem, RUNS[run], 40)
+    betas = {"paper": 0.9, "no momentum": 0.0, "one step of degree 1": 0.8, "exact": 0.95, "normalised": 0.9}
+    for run, build_optimizer in RUNS.items():
+        check_certificate(objective, W, betas.get(run, 0.7), *descend(problem, build_optimizer, 25))
+
+
+def check_certificate(objective, W, beta, rec, rho, gain, norms, values, etas):
     for D in (values[0], values[0] - values[-1]):
         found = rec.certificate(L=objective.L, D=D)
         by_hand = run_bound(rho, gain, L=objective.L, D=D, sigma=0.0, r=min(W.shape), B=1, eta=etas, beta=beta)
@@ -788,16 +668,6 @@ def test_the_certificate_is_run_bound_of_measured_steps_and_bounds_the_true_grad
         assert found.terms == pytest.approx(by_hand.terms, rel=1e-7)
         assert found.total >= np.sum(etas * rho * norms) / np.sum(etas * rho) * (1 - 1e-9)
         assert found.total >= norms.min()
-
-
-def test_the_noise_part_has_the_rank_and_the_batch_of_the_run():
-    objective, W = PROBLEMS["wells"]
-    rec, rho, gain, _, values, etas = descend("wells", paper(0.9), 10)
-    noisy = {"sigma": 0.3, "B": 8, "failure": 0.1}
-    by_hand = run_bound(rho, gain, L=objective.L, D=values[0], r=min(W.shape), eta=etas, beta=0.9, **noisy)
-    found = rec.certificate(L=objective.L, D=values[0], **noisy)
-    assert found.terms == pytest.approx(by_hand.terms, rel=1e-7)
-    assert found.confidence == by_hand.confidence == 0.9
 
 
 def test_half_of_d_and_a_tenth_of_l_are_refuted_by_runs():
@@ -871,9 +741,8 @@ def test_the_certificate_of_layers_bounds_their_weighted_gradients_under_a_commo
     assert bound.total >= np.sum(weights * norms) / np.sum(weights) * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("wrong", ["twice as long", "not orthogonalized", "another degree"])
-def test_a_wrong_direction_that_descends_has_the_certificate_of_its_own_numbers(wrong, monkeypatch):
-    monkeypatch.setattr(batches, "callable_of", lambda _: WRONG[wrong])
+def test_a_wrong_direction_that_descends_has_the_certificate_of_its_own_numbers(monkeypatch):
+    monkeypatch.setattr(batches, "callable_of", lambda _: WRONG["twice as long"])
     objective, W = PROBLEMS["wells"]
     rec, rho, gain, norms, values, etas = descend("wells", paper(0.6), 20)
     by_hand = run_bound(rho, gain, L=objective.L, D=values[0], sigma=0.0, r=min(W.shape), B=1, eta=etas, beta=0.6)
@@ -881,12 +750,6 @@ def test_a_wrong_direction_that_descends_has_the_certificate_of_its_own_numbers(
     assert event(rec, "whole")["status"] == "violated"
     assert found.terms == pytest.approx(by_hand.terms, rel=1e-7)
     assert found.total >= np.sum(etas * rho * norms) / np.sum(etas * rho)
-
-
-def test_a_direction_that_climbs_has_no_certificate(monkeypatch):
-    monkeypatch.setattr(batches, "callable_of", lambda _: WRONG["climbing"])
-    rec, *_ = descend("wells", paper(0.6), 5)
-    assert "rho is negative at 5 of 5 steps" in why_not(rec)
 
 
 def test_a_descent_that_rounding_carries_above_the_gain_of_exact_steps_still_has_a_certificate(monkeypatch):
@@ -913,44 +776,142 @@ def why_not(rec):
     return found.reason
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"nesterov": True}, "Nesterov"),
-        ({"weight_decay": 0.1}, "weight decay"),
-        ({"renormalize": "after"}, "renormalised weights"),
-        ({"maximize": True}, "maximize"),
-        ({"lr": 0.0}, "learning rate zero"),
-    ],
-)
-def test_what_the_theorem_does_not_cover_has_no_certificate(options, reason):
-    p, optimizer = one(**options)
+OPTIONS = {
+    "Nesterov": {"nesterov": True},
+    "weight decay": {"weight_decay": 0.1},
+    "renormalised weights": {"renormalize": "after"},
+    "maximize": {"maximize": True},
+    "learning rate zero": {"lr": 0.0},
+}
+CHANGES = {
+    "another momentum than the first": {"momentum": 0.5},
+    "or in another form": {"momentum_form": "ema"},
+    **OPTIONS,
+}
+
+
+def test_an_option_that_the_theorem_does_not_cover_ends_the_certificate_even_for_one_step():
+    for reason, options in OPTIONS.items():
+        p, optimizer = one(**options)
+        rec = Recorder(optimizer, every=1)
+        steps(optimizer, p, 2)
+        assert reason in why_not(rec)
+        assert "step 1" in why_not(rec)
+    for reason, options in CHANGES.items():
+        p, optimizer = one()
+        rec = Recorder(optimizer, every=1)
+        steps(optimizer, p, 2)
+        before = {name: optimizer.param_groups[0][name] for name in options}
+        optimizer.param_groups[0].update(options)
+        steps(optimizer, p)
+        optimizer.param_groups[0].update(before)
+        steps(optimizer, p, 2)
+        assert reason in why_not(rec)
+        assert "step 3" in why_not(rec)
+
+
+def after_two_steps(change, **options):
+    """Return the recorder of two layers, changed after two steps and trained for two more."""
+    params, optimizer = layered(**options)
     rec = Recorder(optimizer, every=1)
-    steps(optimizer, p, 3)
-    assert reason in why_not(rec)
-    assert "step 1" in why_not(rec)
+    roll(params, optimizer, 2)
+    change(params, optimizer)
+    roll(params, optimizer, 2)
+    return rec
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "reason"),
-    [
-        ("momentum", 0.5, "another momentum"),
-        ("momentum_form", "ema", "another momentum than the first, or in another form"),
-        ("weight_decay", 0.1, "weight decay"),
-        ("nesterov", True, "Nesterov"),
-        ("lr", 0.0, "learning rate zero"),
-    ],
-)
-def test_an_option_that_changed_for_one_step_and_back_is_remembered(option, value, reason):
+def nan_gradients(params, optimizer, names=("a", "b")):
+    for name, p in params.items():
+        p.grad = torch.full_like(p, math.nan if name in names else 1.0)
+    optimizer.step()
+
+
+def without_gradients(params, optimizer, names=("a", "b")):
+    give(params, 0, absent=names)
+    optimizer.step()
+
+
+def another_group(params, optimizer):
+    params["c"] = Parameter(normal(3, 3))
+    optimizer.add_param_group({"params": [("c", params["c"])]})
+
+
+def reload(_, optimizer):
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+
+def test_steps_that_the_theorem_does_not_cover_end_the_certificate():
+    cases = [
+        (nan_gradients, {}, "step 3 was not finite"),
+        (
+            lambda *args: nan_gradients(*args, names=("a",)),
+            {"nonfinite": "skip"},
+            "step 3 changed the relative lengths",
+        ),
+        (lambda *args: without_gradients(*args, names=("b",)), {}, "gradients were missing"),
+        (another_group, {}, "step 3 orthogonalized other matrices"),
+        (lambda _, o: o.param_groups[0].update(lr=0.001), {}, "step 3 changed the relative lengths"),
+        (lambda _, o: o.param_groups[1].update(momentum=0.5), {}, "step 3 had groups that differ in momentum"),
+        (reload, {}, "loaded during the run"),
+    ]
+    for change, options, reason in cases:
+        assert reason in why_not(after_two_steps(change, **options)), reason
+    with pytest.warns(UserWarning, match="orthogonalized nothing"):
+        assert why_not(after_two_steps(without_gradients)) == "step 3 orthogonalized nothing"
+
+
+def test_runs_that_the_theorem_does_not_cover_from_the_start_have_no_certificate(monkeypatch):
+    p, optimizer = one()
+    steps(optimizer, p)
+    rec = Recorder(optimizer, every=1)
+    steps(optimizer, p)
+    assert why_not(rec) == "the momentum was not zero when recording began"
+    q, fresh = one()
+    rec = Recorder(fresh, every=1)
+    fresh.load_state_dict(optimizer.state_dict())
+    steps(fresh, q)
+    assert why_not(rec) == "the momentum was not zero when recording began"
+    p, muon = one()
+    joint = MuonWithAux(muon, torch.optim.AdamW([Parameter(torch.ones(3))]))
+    rec = Recorder(joint, every=1)
+    steps(joint, p, 2)
+    assert "1 auxiliary parameters (AdamW)" in why_not(rec)
+    half = Parameter(torch.eye(8, dtype=torch.bfloat16))  # steps of 1e-4 from a weight of 1 do not move it
+    rec = Recorder(optimizer := Muon.paper([half], lr=1e-4, momentum=0.5), every=1)
+    half.grad = half.detach().clone()
+    optimizer.step()
+    assert torch.equal(half.detach(), torch.eye(8, dtype=torch.bfloat16))
+    assert "half precision" in why_not(rec)
+    monkeypatch.setattr(batches, "callable_of", lambda _: WRONG["climbing"])
+    assert "rho is negative at 5 of 5 steps" in why_not(descend("wells", paper(0.6), 5)[0])
+
+
+def test_a_resumed_recording_keeps_its_reasons_and_notices_what_was_not_loaded():
     p, optimizer = one()
     rec = Recorder(optimizer, every=1)
     steps(optimizer, p, 2)
-    before, optimizer.param_groups[0][option] = optimizer.param_groups[0][option], value
-    steps(optimizer, p)
-    optimizer.param_groups[0][option] = before
+    q, other = one()
+    resumed = Recorder(other, every=1)
+    resumed.load_state_dict(rec.state_dict())
+    steps(other, q)
+    assert "the momenta are not those that were saved" in why_not(resumed)
+    p, optimizer = one()
+    rec = Recorder(optimizer, every=3)
+    steps(optimizer, p, 3)
+    rec.close()
+    again = Recorder(optimizer, every=1)
+    again.load_state_dict(rec.state_dict())
     steps(optimizer, p, 2)
-    assert reason in why_not(rec)
-    assert "step 3" in why_not(rec)
+    assert why_not(again) == "2 of 5 steps were recorded"
+    p, optimizer = one()
+    rec = Recorder(optimizer, every=1)
+    p.grad = torch.full_like(p, math.nan)
+    optimizer.step()
+    q, optimizer = one()
+    again = Recorder(optimizer, every=1)
+    again.load_state_dict(rec.state_dict())
+    steps(optimizer, q, 2)
+    assert why_not(again) == "step 1 was not finite"
 
 
 def test_without_every_step_there_is_no_certificate():
@@ -974,19 +935,6 @@ def test_bounds_in_place_of_measurements_give_a_certificate_that_is_a_little_lar
         totals[measure] = bound.total
     assert totals["exact"] <= totals["spectrum"] <= 1.01 * totals["exact"]
     assert totals["exact"] < totals["bracket"] < 1.3 * totals["exact"]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_weights_that_round_the_step_away_have_no_certificate(dtype):
-    """Steps of 1e-3 from a weight of 1 do not move a bfloat16: the gradient stays, whatever a bound would say."""
-    p = Parameter(torch.eye(8, dtype=dtype))
-    optimizer = Muon.paper([p], lr=1e-4, momentum=0.5)
-    rec = Recorder(optimizer, every=1)
-    for _ in range(3):
-        p.grad = p.detach().clone()
-        optimizer.step()
-    assert torch.equal(p.detach(), torch.eye(8, dtype=dtype))
-    assert "half precision" in why_not(rec)
 
 
 def test_the_noise_of_layers_counts_the_ranks_of_all_of_them():
@@ -1016,56 +964,6 @@ def test_a_layer_that_does_not_move_is_no_part_of_the_whole():
     assert alignments["group 0, parameter 0"] < 0.95
 
 
-def test_auxiliary_parameters_have_no_certificate():
-    p, muon = one()
-    bias = Parameter(torch.ones(3))
-    joint = MuonWithAux(muon, torch.optim.AdamW([bias]))
-    rec = Recorder(joint, every=1)
-    steps(joint, p, 2)
-    assert "1 auxiliary parameters (AdamW)" in why_not(rec)
-
-
-def test_a_step_that_is_not_finite_has_no_certificate():
-    p, optimizer = one()
-    rec = Recorder(optimizer, every=1)
-    steps(optimizer, p)
-    p.grad = torch.full_like(p, math.nan)
-    optimizer.step()
-    assert why_not(rec) == "step 2 was not finite"
-
-
-def test_a_skipped_gradient_has_no_certificate():
-    params, optimizer = layered(nonfinite="skip")
-    rec = Recorder(optimizer, every=1)
-    roll(params, optimizer, 2)
-    for name, p in params.items():
-        p.grad = torch.full_like(p, math.nan if name == "a" else 1.0)
-    optimizer.step()
-    roll(params, optimizer, 2)
-    assert "step 3 changed the relative lengths" in why_not(rec)
-
-
-@pytest.mark.parametrize("when", [0, 1, 3])
-def test_a_gradient_that_is_missing_at_some_steps_and_not_at_others_has_no_certificate(when):
-    params, optimizer = layered()
-    rec = Recorder(optimizer, every=1)
-    for t in range(5):
-        give(params, t, absent=["b"] if t == when else ())
-        optimizer.step()
-    assert "gradients were missing" in why_not(rec)
-
-
-def test_a_step_that_moved_nothing_has_no_certificate():
-    p, optimizer = one()
-    rec = Recorder(optimizer, every=1)
-    steps(optimizer, p)
-    p.grad = None
-    with pytest.warns(UserWarning, match="orthogonalized nothing"):
-        optimizer.step()
-    steps(optimizer, p)
-    assert why_not(rec) == "step 2 orthogonalized nothing"
-
-
 def test_a_parameter_that_never_has_a_gradient_is_frozen_and_spoils_nothing():
     params, optimizer = layered()
     rec = Recorder(optimizer, every=1)
@@ -1073,62 +971,6 @@ def test_a_parameter_that_never_has_a_gradient_is_frozen_and_spoils_nothing():
         give(params, t, absent=["b"])
         optimizer.step()
     assert rec.certificate(L=1.0, D=1.0).status == "applies"
-
-
-def test_layers_whose_relative_step_lengths_change_have_no_certificate():
-    params, optimizer = layered()
-    rec = Recorder(optimizer, every=1)
-    scheduler = lr_scheduler.LambdaLR(optimizer, [lambda t: 1 / (1 + t), lambda _: 1.0])
-    roll(params, optimizer, 4, after=lambda _: scheduler.step())
-    assert "step 2 changed the relative lengths" in why_not(rec)
-
-
-@pytest.mark.parametrize("option", [("momentum", 0.5), ("momentum_form", "ema")])
-def test_groups_that_differ_in_momentum_have_no_certificate(option):
-    params, optimizer = layered()
-    optimizer.param_groups[1][option[0]] = option[1]
-    rec = Recorder(optimizer, every=1)
-    roll(params, optimizer, 2)
-    assert "differ in momentum" in why_not(rec)
-
-
-def test_a_parameter_group_added_during_the_run_has_no_certificate():
-    params, optimizer = layered()
-    rec = Recorder(optimizer, every=1)
-    roll(params, optimizer, 2)
-    params["c"] = Parameter(normal(3, 3))
-    optimizer.add_param_group({"params": [("c", params["c"])]})
-    roll(params, optimizer, 2)
-    assert "step 3 orthogonalized other matrices" in why_not(rec)
-
-
-def test_momentum_from_before_the_recording_has_no_certificate():
-    p, optimizer = one()
-    steps(optimizer, p)
-    rec = Recorder(optimizer, every=1)
-    steps(optimizer, p)
-    assert why_not(rec) == "the momentum was not zero when recording began"
-
-
-def test_momentum_that_is_loaded_after_the_recorder_was_made_counts_as_from_before():
-    p, optimizer = one()
-    steps(optimizer, p)
-    q, fresh = one()
-    rec = Recorder(fresh, every=1)
-    fresh.load_state_dict(optimizer.state_dict())
-    steps(fresh, q)
-    assert why_not(rec) == "the momentum was not zero when recording began"
-
-
-def test_an_optimizer_rolled_back_without_its_recorder_has_no_certificate():
-    p, optimizer = one()
-    rec = Recorder(optimizer, every=1)
-    steps(optimizer, p)
-    saved = copy.deepcopy(optimizer.state_dict())
-    steps(optimizer, p, 2)
-    optimizer.load_state_dict(saved)
-    steps(optimizer, p, 2)
-    assert "loaded during the run" in why_not(rec)
 
 
 @pytest.mark.parametrize("recorder_first", [False, True])
@@ -1176,9 +1018,8 @@ def through_json(state):
     return json.loads(json.dumps(state, allow_nan=False))
 
 
-@pytest.mark.parametrize("through", [through_torch, through_json])
-@pytest.mark.parametrize("at", [0, 1, 5])
-def test_an_interrupted_recording_ends_like_one_that_was_not(at, through, tmp_path):
+@pytest.mark.parametrize(("at", "through"), [(0, through_json), (1, through_torch), (5, through_json)])
+def test_a_resumed_recording_ends_like_an_uninterrupted_one(at, through, tmp_path):
     path = tmp_path / "rows.jsonl"
     p, optimizer = one()
     with Recorder(optimizer, every=1) as straight:
@@ -1199,57 +1040,6 @@ def test_an_interrupted_recording_ends_like_one_that_was_not(at, through, tmp_pa
     assert [json.loads(line) for line in path.read_text().splitlines()] == straight.rows
 
 
-@pytest.mark.parametrize("through", [through_torch, through_json])
-def test_a_run_without_a_certificate_stays_so_when_resumed(through):
-    p, optimizer = one()
-    rec = Recorder(optimizer, every=1)
-    p.grad = torch.full_like(p, math.nan)
-    optimizer.step()
-    q, resumed = one()
-    again = Recorder(resumed, every=1)
-    again.load_state_dict(through(rec.state_dict()))
-    steps(resumed, q, 2)
-    assert why_not(again) == "step 1 was not finite"
-
-
-def test_the_cadence_goes_on_where_it_stopped():
-    p, optimizer = one()
-    rec = Recorder(optimizer, every=4)
-    steps(optimizer, p, 6)
-    rec.close()
-    again = Recorder(optimizer, every=4)
-    again.load_state_dict(rec.state_dict())
-    steps(optimizer, p, 4)
-    assert [row["step"] for row in again.rows] == [9, 9]
-
-
-def test_a_resumed_run_that_left_steps_out_has_no_certificate():
-    p, optimizer = one()
-    rec = Recorder(optimizer, every=3)
-    steps(optimizer, p, 3)
-    rec.close()
-    again = Recorder(optimizer, every=1)
-    again.load_state_dict(rec.state_dict())
-    steps(optimizer, p, 2)
-    assert why_not(again) == "2 of 5 steps were recorded"
-
-
-def test_memory_of_a_long_run_is_three_numbers_a_step():
-    p, optimizer = one(2, 2)
-    rec = Recorder(optimizer, every=1, to=lambda _: None, gradients=False)
-    steps(optimizer, p, 30)
-    assert rec.rows == rec._current == []
-    assert [len(step) for step in rec.run.history] == [3] * 30
-    assert len(rec.last) == 2
-
-
-def test_the_oracle_of_these_tests_knows_a_polar_factor():
-    M = normal(3, 4).numpy()
-    O = svd_polar(M)
-    assert np.sum(M * O) / nuclear(M) == pytest.approx(1.0)
-    assert operator(O) == pytest.approx(1.0)
-
-
 def test_an_exact_polar_factor_with_its_own_rank_tolerance_is_judged_by_that_tolerance():
     """Half of the singular values are cut off on purpose: the descent is that of the rest, and nothing is wrong."""
     W = Parameter(torch.zeros(6, 8))
@@ -1262,27 +1052,15 @@ def test_an_exact_polar_factor_with_its_own_rank_tolerance_is_judged_by_that_tol
     assert row["descent"] == pytest.approx(9 / 10.2, rel=1e-5)
 
 
-def test_a_resumed_recording_without_the_optimizers_state_has_no_certificate():
-    p, optimizer = one()
-    rec = Recorder(optimizer, every=1)
-    steps(optimizer, p, 2)
-    saved = rec.state_dict()
-    fresh, other = one()
-    resumed = Recorder(other, every=1)
-    resumed.load_state_dict(saved)
-    steps(other, fresh, 1)
-    assert "the momenta are not those that were saved" in why_not(resumed)
-
-
-@pytest.mark.parametrize("key", ["step", "history", "layers", "momentum", "broken", "from_zero", "size"])
-def test_a_saved_state_without_one_of_its_parts_is_refused_and_nothing_changes(key):
+def test_a_saved_state_without_one_of_its_parts_is_refused_and_nothing_changes():
     p, optimizer = one()
     rec = Recorder(optimizer, every=1)
     steps(optimizer, p, 2)
     before = rec.state_dict()
-    with pytest.raises(ValueError, match=f"a saved state must have .*{key}"):
-        rec.load_state_dict({k: v for k, v in before.items() if k != key})
-    assert rec.state_dict() == before
+    for key in before:
+        with pytest.raises(ValueError, match=f"a saved state must have .*{key}"):
+            rec.load_state_dict({k: v for k, v in before.items() if k != key})
+        assert rec.state_dict() == before
 
 
 def test_the_time_of_recording_grows_with_recorded_steps_alone():
