@@ -118,34 +118,18 @@ def _build(shape: tuple[int, ...], classes: int, *, layers: int = 12, heads: int
 
 
 register(
-    "gpt-124m",
-    _build,
-    shape=(BLOCK,),
-    classes=VOCABULARY,
-    parameters=124_439_808,
+    "gpt-124m", _build, shape=(BLOCK,), classes=VOCABULARY, parameters=124_439_808,
     source="Kim & Oh 2026, Appendix G; Radford et al. 2019",
-)
+)  # fmt: skip
 register(
-    "gpt-1.3b",
-    partial(_build, layers=24, heads=16, width=2048),
-    shape=(BLOCK,),
-    classes=VOCABULARY,
-    parameters=1_313_626_112,
-    source="Kim & Oh 2026, Appendix G; Radford et al. 2019",
-)
+    "gpt-1.3b", partial(_build, layers=24, heads=16, width=2048), shape=(BLOCK,), classes=VOCABULARY,
+    parameters=1_313_626_112, source="Kim & Oh 2026, Appendix G; Radford et al. 2019",
+)  # fmt: skip
 register(
-    "gpt-small",
-    partial(_build, layers=4, heads=4, width=128),
-    shape=(BLOCK,),
-    classes=VOCABULARY,
-    parameters=7_357_312,
-    source="muonlab: GPT-2 with 4 blocks of width 128",
-)
+    "gpt-small", partial(_build, layers=4, heads=4, width=128), shape=(BLOCK,), classes=VOCABULARY,
+    parameters=7_357_312, source="muonlab: GPT-2 with 4 blocks of width 128",
+)  # fmt: skip
 register(
-    "gpt-smoke",
-    partial(_build, layers=2, heads=2, width=32),
-    shape=(BLOCK,),
-    classes=VOCABULARY,
-    parameters=1_666_464,
+    "gpt-smoke", partial(_build, layers=2, heads=2, width=32), shape=(BLOCK,), classes=VOCABULARY, parameters=1_666_464,
     source="muonlab: GPT-2 with 2 blocks of width 32",
-)
+)  # fmt: skip

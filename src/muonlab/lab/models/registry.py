@@ -1,6 +1,6 @@
-"""Every model by name: what studies train, the contract tests run over and ``muonlab list models`` shows.
+"""The registered models, for studies, the contract tests and ``muonlab list models``.
 
-A module of this package that calls :func:`register` is found by itself.
+Every module of this package is imported, so that a new one only has to call :func:`register`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from muonlab import _checks
-from muonlab.lab.models.options import whole_numbers
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def register(
     parameters: int,
     source: str,
 ) -> Model:
-    """Add a model; a name that is taken is refused."""
+    """Add a model; raise ``ValueError`` if its name is taken."""
     if name in _REGISTRY:
         raise ValueError(f"a model named {name!r} is registered already: choose another name")
     if not source:
@@ -110,7 +109,7 @@ def build(name: str, *, shape: Sequence[int] | None = None, classes: int | None 
         if option not in model.options:
             accepted = ", ".join(model.options)
             raise TypeError(f"model {name!r} takes the options {accepted}, got {option!r}: use one of these")
-    sizes = model.shape if shape is None else whole_numbers("shape", shape, like=model.shape)
+    sizes = model.shape if shape is None else positive_integers("shape", shape, like=model.shape)
     number = model.classes if classes is None else _checks.integer("classes", classes, at_least=2)
     return model.build(sizes, number, **options)
 
@@ -130,3 +129,14 @@ def _describe(model: Model) -> dict[str, Any]:
         "classes": model.classes,
         "source": model.source,
     }
+
+
+def positive_integers(name: str, values: object, *, like: tuple[int, ...], any_length: bool = False) -> tuple[int, ...]:
+    """Return ``values`` as a tuple of positive integers, as many as in ``like``, or any number with ``any_length``."""
+    rule = f"{name} must be {'one or more' if any_length else len(like)} integers such as {like}"
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{rule}, got {values!r}: pass a tuple")
+    numbers = tuple(_checks.integer(f"each entry of {name}", value, at_least=1) for value in values)
+    if not numbers or (len(numbers) != len(like) and not any_length):
+        raise ValueError(f"{rule}, got {numbers}: pass that many")
+    return numbers

@@ -86,26 +86,14 @@ def _build(
 
 
 register(
-    "wrn-28-10",
-    _build,
-    shape=(3, 64, 64),
-    classes=200,
-    parameters=36_600_984,
+    "wrn-28-10", _build, shape=(3, 64, 64), classes=200, parameters=36_600_984,
     source="Kim & Oh 2026, Appendix G; Zagoruyko & Komodakis 2016",
-)
+)  # fmt: skip
 register(
-    "wrn-16-2",
-    partial(_build, depth=16, widen=2),
-    shape=(3, 64, 64),
-    classes=200,
-    parameters=716_184,
+    "wrn-16-2", partial(_build, depth=16, widen=2), shape=(3, 64, 64), classes=200, parameters=716_184,
     source="muonlab: the wide residual network with depth 16 and widening 2",
-)
+)  # fmt: skip
 register(
-    "wrn-10-1",
-    partial(_build, depth=10, widen=1),
-    shape=(3, 64, 64),
-    classes=200,
-    parameters=90_200,
+    "wrn-10-1", partial(_build, depth=10, widen=1), shape=(3, 64, 64), classes=200, parameters=90_200,
     source="muonlab: the wide residual network with depth 10 and widening 1",
-)
+)  # fmt: skip
