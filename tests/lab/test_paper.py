@@ -10,6 +10,7 @@ from muonlab.lab import paper
 from muonlab.lab.paper import TABLES, common_difference, is_bfloat16, smoothing_floor
 from muonlab.lab.slopes import log_log_slope, rank_slopes, slope_standard_error
 from muonlab.polynomials import preset
+from tests.lab import printed
 
 # ------------------------------------------------------------------------------------------------------------ tables
 
@@ -89,21 +90,21 @@ def test_each_doubt_names_numbers_that_are_there():
     assert f"{8 * passes:.0f} passes" in words["Table 6"]
     assert f"{smoothing_floor(10, 0.2):.3f}" in words["Table 2"]
     assert "0.147" in words["Table 7"]
-    assert f"{paper.PARAMETERS[4].counted:,}" in words["NanoGPT"]
+    assert f"{printed.PARAMETERS[4].counted:,}" in words["NanoGPT"]
 
 
 def test_printed_counts_of_parameters_are_ours_rounded_but_for_nanogpt():
-    def rounds_to(entry: paper.Parameters) -> bool:
+    def rounds_to(entry: printed.Parameters) -> bool:
         digits = len(entry.printed.rstrip("M").partition(".")[2])
         return f"{entry.counted / 1e6:.{digits}f}M" == entry.printed
 
-    assert [entry.model for entry in paper.PARAMETERS if not rounds_to(entry)] == ["gpt-124m"]
+    assert [entry.model for entry in printed.PARAMETERS if not rounds_to(entry)] == ["gpt-124m"]
 
 
 def test_our_counts_are_those_of_the_models():
     from muonlab.lab.models import models
 
-    for entry in paper.PARAMETERS:
+    for entry in printed.PARAMETERS:
         assert models()[entry.model].parameters == entry.counted
 
 

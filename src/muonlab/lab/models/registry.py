@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
@@ -26,11 +26,11 @@ class Model:
 
     Args:
         name: its name in specs and lists.
-        build: makes it from ``(shape, classes, **options)``.
+        build: builds it from ``(shape, classes, **options)``.
         shape: one example: ``(channels, height, width)``, or ``(block,)`` for tokens.
         classes: the classes, or the size of the vocabulary.
-        parameters: how many it has at that shape and those classes, frozen ones included.
-        source: who described it, and where.
+        parameters: number of parameters for this shape and these classes, frozen ones included.
+        source: the publication that describes it.
     """
 
     name: str
@@ -83,28 +83,28 @@ def models() -> Mapping[str, Model]:
 
 
 def build(name: str, *, shape: Sequence[int] | None = None, classes: int | None = None, **options: Any) -> nn.Module:
-    """Make a registered model with fresh weights, drawn from torch's global generator.
+    """Build a registered model with random weights from torch's global generator.
 
     Args:
         name: one of :func:`models`.
-        shape: one example, as the model's own ``shape`` unless given.
-        classes: the classes or the vocabulary, the model's own unless given.
-        **options: what the model lets vary, such as ``widths``.
+        shape: of one example; None is the model's own.
+        classes: number of classes, or size of the vocabulary; None is the model's own.
+        **options: of the model, such as ``widths``.
 
     Returns:
-        The network, on torch's default device, in training mode. If it has a method ``fit``, that is to see normalised
-        training images before the first step; if it has ``matrix_rules``, they are for ``split_params(rules=…)``.
+        The network, on torch's default device, in training mode. If it has a method ``fit``, call it with normalised
+        training images before the first step; if it has ``matrix_rules``, pass them as ``split_params(rules=…)``.
 
     Example:
         >>> from muonlab.lab.models import build
         >>> build("mlp-small", shape=(1, 8, 8)).head
         Linear(in_features=64, out_features=10, bias=True)
     """
-    found = models()
-    if name not in found:
-        near = difflib.get_close_matches(str(name), found) or list(found)
+    known = models()
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known) or list(known)
         raise ValueError(f"name must be a registered model, got {name!r}: did you mean {', '.join(map(repr, near))}?")
-    model = found[name]
+    model = known[name]
     for option in options:
         if option not in model.options:
             accepted = ", ".join(model.options)
@@ -115,7 +115,7 @@ def build(name: str, *, shape: Sequence[int] | None = None, classes: int | None 
 
 
 def describe() -> dict[str, Any]:
-    """Return each registered model with its number of parameters, counted on a copy without memory."""
+    """Return the registered models as plain values; parameters are counted on the meta device."""
     return {"models": [_describe(model) for model in models().values()]}
 
 
