@@ -10,7 +10,6 @@ from muonlab.lab.problems.definitions import (
     FAMILIES,
     NOISES,
     KnownProblem,
-    bowl,
     draw_noise,
     quadratic,
     random_quadratic,
@@ -122,12 +121,6 @@ def test_the_families_span_all_frobenius_constants():
     harmonic = sum(1 / k for k in range(1, 9))
     expected = {"scaled_wells": 4 / 8, "bowl": 4 / 8, "decaying": 4 / harmonic, "ravine": 4.0}
     assert {name: family(8).L_F for name, family in FAMILIES.items()} == pytest.approx(expected, rel=1e-12, abs=0.0)
-
-
-def test_the_bowl_starts_with_the_largest_gradient_that_its_gap_allows():
-    problem = bowl(5, L=3.0, D=2.0)
-    size = float(torch.linalg.matrix_norm(problem.gradient(problem.start), "nuc"))
-    assert size == pytest.approx(math.sqrt(2 * 3.0 * 2.0), rel=1e-12, abs=0.0)
 
 
 # ------------------------------------------------------------------------------------------------------------ noise

@@ -148,15 +148,6 @@ def test_without_noise_muon_falls_as_one_over_the_root_of_t_at_every_rank():
     assert log_log_slope(ranks, means) == pytest.approx(0.0, abs=0.02)
 
 
-def test_the_rank_advantage_over_sgdm_is_there_where_l_f_is_l_over_r_and_sgdm_is_tuned_to_l():
-    """On the bowl SGD-M tuned to L takes steps r times too short; tuned to L_F it is at the bottom in one."""
-    ranks, T = [2, 4, 16], 64
-    slow = [run_method(bowl(r), METHODS["sgdm"], T=T).averages.mean() for r in ranks]
-    known = [run_method(bowl(r), METHODS["sgdm_L_F"], T=T).averages.mean() for r in ranks]
-    assert log_log_slope(ranks, slow) > 0.9
-    assert log_log_slope(ranks, known) == pytest.approx(0.0, abs=1e-6)
-
-
 def last_line(problem, beta, B, T):
     """The last line of the paper's proof of Theorem 4 (ε = 0), which takes for granted that β is not clipped at 0."""
     L, D, sigma, r = problem.L, problem.D, problem.sigma, problem.r
@@ -212,12 +203,6 @@ def test_a_naive_loop_in_numpy_takes_the_same_path(name):
     corrected, plain = np.array(errors).T
     assert np.allclose(seen.certain["tracking"].left[:, 1], corrected, rtol=1e-9, atol=1e-12)
     assert seen.certain["tracking_plain"].left[1] == pytest.approx(plain.mean(), rel=1e-9, abs=0.0)
-
-
-def test_a_seed_has_the_same_run_alone_and_among_others():
-    problem = random_quadratic().with_noise(1.0)
-    together, alone = (run_method(problem, SVD, T=10, seeds=n, seed=s) for n, s in ((4, 0), (1, 2)))
-    assert np.allclose(together.gradients[:, 2], alone.gradients[:, 0], rtol=1e-12, atol=0)
 
 
 def test_a_run_that_has_converged_beyond_the_range_of_numbers_still_keeps_its_inequalities():
@@ -555,18 +540,6 @@ def test_the_table_of_halved_terms_is_complete():
     assert every <= CAUGHT.keys() | BY_FREQUENCY | BY_FORMULA
     assert not CAUGHT.keys() & (BY_FREQUENCY | BY_FORMULA)
     assert {kind for kind, _ in CAUGHT.values()} == {"average", "step", "root mean square"}
-
-
-def test_a_diagonal_is_followed_as_a_matrix_is():
-    def direction(M, _):
-        return aligned(M, np.array([0.0, 0.7, -0.2]), 0.3)
-
-    rows = diagonal(lambda w, _: (w, 0.0), direction, [1.0, 2.0, 3.0], eta=0.1, beta=0.6, T=12)
-    one = simulation.run(
-        simulation.bowl(3), np.diag([1.0, 2.0, 3.0]), lambda M: np.diag(direction(np.diag(M), 0)), eta=0.1, beta=0.6,
-        T=12,
-    )  # fmt: skip
-    assert np.allclose(rows, [one.gradients, one.rho, one.gain], rtol=1e-9, atol=1e-12)
 
 
 # ----------------------------------------------------------------------------------------------------------- values

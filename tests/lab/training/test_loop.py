@@ -18,7 +18,7 @@ from muonlab.lab.data import augment, load, order
 from muonlab.lab.models import build
 from muonlab.lab.studies import find
 from muonlab.lab.training.loop import Training, train
-from muonlab.lab.training.recipe import build_optimizer, learning_rate_factor
+from muonlab.lab.training.recipe import build_optimizer
 from muonlab.optim import Muon, NewtonSchulz, split_params
 from tests.lab.tiny import SPEC, Bench, without_clock
 
@@ -156,13 +156,6 @@ def test_a_loss_that_is_not_finite_ends_the_cell(tmp_path):
         train(changed(optimizer="sgdm", lr=1e30, clip=None), Bench(tmp_path))
 
 
-def test_bfloat16_trains_too_with_weights_in_float32(tmp_path):
-    bench = Bench(tmp_path)
-    train(changed(precision="bfloat16", optimizer="sgdm", steps=8, evaluate_every=4), bench)
-    assert all(w.dtype == torch.float32 for w in final_weights(tmp_path).values())
-    assert bench.rows["metrics"][-1]["train_loss"] < bench.rows["metrics"][1]["train_loss"]
-
-
 def test_a_spec_that_cannot_run_says_why_in_one_line(tmp_path):
     for settings, message in (
         ({"model": "vgg"}, "model must be one of"),
@@ -242,15 +235,6 @@ def test_the_main_optimizer_has_the_hidden_matrices_and_nesterov_the_rest():
         assert rest == {(0.3, 0.9, True, 0.0), (0.4, 0.9, True, 0.0)}
 
 
-def test_main_on_all_takes_the_output_layer_too():
-    model = build("mlp-small", shape=(1, 8, 8), classes=10)
-    counts = [
-        sum(len(group["params"]) for group in build_optimizer(changed(main_on=on), model).muon.param_groups)
-        for on in ("hidden", "all")
-    ]
-    assert counts[1] == counts[0] + 1
-
-
 def test_the_polynomial_is_the_one_that_is_asked_for():
     model = build("mlp-small", shape=(1, 8, 8), classes=10)
 
@@ -263,15 +247,6 @@ def test_the_polynomial_is_the_one_that_is_asked_for():
     jordan = Muon([torch.zeros(2, 2)], orthogonalizer=NewtonSchulz("jordan", steps=2)).param_groups[0]
     assert group(q=2, polynomial="jordan")["orthogonalizer"][:3] == jordan["orthogonalizer"][:3]
     assert group(optimizer="svd")["orthogonalizer"][0] == "exact_polar"
-
-
-def test_the_learning_rate_rises_for_a_twentieth_and_falls_to_nothing():
-    factors = [learning_rate_factor(t, 1000, 0.05) for t in range(1000)]
-    assert factors[:3] == [0.02, 0.04, 0.06]
-    assert factors[49] == factors[50] == 1.0
-    assert all(a > b for a, b in itertools.pairwise(factors[50:]))
-    assert 0 < factors[-1] < 1e-5
-    assert learning_rate_factor(0, 10, 0.0) == 1.0
 
 
 # ---------------------------------------------------------------------------------------------------------- resuming

@@ -58,7 +58,7 @@ class Dataset:
         channels = self.shape[0] if self.kind == "images" else 0
         if len(self.mean) != channels or len(self.std) != channels:
             raise ValueError(
-                f"mean and std of {self.name!r} must have {channels} values each, got {self.mean}, {self.std}"
+                f"mean and std of {self.name!r} need {channels} values each, got {self.mean} and {self.std}"
             )
         if (self.kind == "tokens") != (self.tokenizer is not None):
             raise ValueError(f"tokens, and only they, need a tokenizer, got {self.tokenizer!r} for {self.name!r}")
