@@ -10,7 +10,7 @@ import torch
 
 from muonlab.lab import costs
 from muonlab.lab.cell_context import Stopped
-from muonlab.lab.costs import CostSpec, check, horner_steps, measure
+from muonlab.lab.costs import GEMM_SHAPE, SVD_SHAPE, CostSpec, check, horner_steps, measure
 from muonlab.lab.runner.timing import on_clock
 from muonlab.orthogonalize import newton_schulz
 from muonlab.polynomials import taylor
@@ -105,3 +105,14 @@ def test_the_specs_load_no_torch():
         "sys.exit(', '.join({'torch', 'numpy', 'datasets'} & set(sys.modules)) or None)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_bad_shapes_are_refused():
+    for m, n in (GEMM_SHAPE, SVD_SHAPE, SVD_SHAPE[::-1]):
+        with pytest.raises(
+            ValueError, match=r"must not be a shape on which throughputs are measured, got .*: choose other"
+        ):
+            CostSpec(m=m, n=n)
+    for name in ("m", "n", "q", "kappa", "repeats"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0: pass 1 or more"):
+            CostSpec(**{name: 0})

@@ -169,3 +169,9 @@ def test_named_tensors_are_no_copies_and_restore_the_random_state(tmp_path):
     restore_random_state(model, tensors)
     assert torch.equal(model.weight, expected[0])
     assert torch.equal(torch.rand(5), expected[1])
+
+
+def test_another_shape_is_an_error_and_is_not_broadcast(tmp_path):
+    checkpoint.save(tmp_path, 1, {"w": torch.ones(1)}, {})
+    with pytest.raises(ValueError, match=r"w must have shape \[4\], got \[1\] in .*000000001"):
+        checkpoint.fill({"w": torch.zeros(4)}, tmp_path, checkpoint.newest(tmp_path))
