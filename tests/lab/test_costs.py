@@ -109,9 +109,7 @@ def test_the_specs_load_no_torch():
 
 def test_bad_shapes_are_refused():
     for m, n in (GEMM_SHAPE, SVD_SHAPE, SVD_SHAPE[::-1]):
-        with pytest.raises(
-            ValueError, match=r"must not be a shape on which throughputs are measured, got .*: choose other"
-        ):
+        with pytest.raises(ValueError, match=r"not be a shape on which throughputs are measured, got .*: choose"):
             CostSpec(m=m, n=n)
     for name in ("m", "n", "q", "kappa", "repeats"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0: pass 1 or more"):

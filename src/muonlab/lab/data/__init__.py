@@ -13,23 +13,16 @@ if TYPE_CHECKING:
     from muonlab.lab.data.inventory import prepare as prepare
     from muonlab.lab.data.inventory import status as status
     from muonlab.lab.data.loading import Data as Data
-    from muonlab.lab.data.loading import Identity as Identity
-    from muonlab.lab.data.loading import Origin as Origin
     from muonlab.lab.data.loading import identify as identify
     from muonlab.lab.data.loading import load as load
     from muonlab.lab.data.registry import AUGMENTATIONS as AUGMENTATIONS
-    from muonlab.lab.data.registry import Dataset as Dataset
     from muonlab.lab.data.registry import datasets as datasets
     from muonlab.lab.data.registry import describe as describe
-    from muonlab.lab.data.registry import register as register
 
 _HOMES = {
     "AUGMENTATIONS": "registry",
     "Data": "loading",
-    "Dataset": "registry",
     "Examples": "batches",
-    "Identity": "loading",
-    "Origin": "loading",
     "augment": "batches",
     "datasets": "registry",
     "describe": "registry",
@@ -37,7 +30,6 @@ _HOMES = {
     "load": "loading",
     "order": "batches",
     "prepare": "inventory",
-    "register": "registry",
     "status": "inventory",
 }
 
