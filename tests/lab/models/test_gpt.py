@@ -106,7 +106,5 @@ def test_bad_options_and_sequences_are_refused_in_one_line(network):
         build("gpt-smoke", heads=5)
     with pytest.raises(ValueError, match=r"^layers must be at least 1, got 0: pass 1 or more$"):
         build("gpt-smoke", layers=0)
-    with pytest.raises(
-        ValueError, match=r"^a sequence must have at most 12 tokens, got 13: cut it, or build"
-    ):
+    with pytest.raises(ValueError, match=r"^a sequence must have at most 12 tokens, got 13: cut it, or build"):
         network(torch.zeros(1, 13, dtype=torch.long))
