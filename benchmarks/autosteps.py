@@ -40,7 +40,7 @@ AUTO = {f"quintic, AutoSteps {a}": (QUINTIC, a) for a in (0.8, 0.95)}
 AUTO |= {f"Polar Express for [0.01, 1], AutoSteps {a}": (GENERATED, a) for a in (0.75, 0.9)}
 AUTO |= {"Polar Express, AutoSteps 0.95": (DEFAULT, 0.95)}
 FAMILIES = {GENERATED: lambda q: Schedule.polar_express(ell=0.01, steps=q)}
-"""Families that AutoSteps cannot tell from a group's own steps."""
+"""Families that AutoSteps cannot infer from the steps of a group."""
 
 
 def flops_of(muon: Muon) -> float:

@@ -18,6 +18,7 @@ from muonlab.lab.spec import Spec
 from muonlab.lab.studies import describe, studies
 from muonlab.lab.study import PROFILES
 from muonlab.lab.training.setup import check
+from tests.lab import printed
 
 ROOT = Path(__file__).parents[2]
 ALL = list(studies().values())
@@ -102,7 +103,7 @@ def test_the_list_is_plain_json():
 # ------------------------------------------------------------------------------------------------ the paper's setting
 
 
-@pytest.mark.parametrize("recipe", paper.RECIPES, ids=lambda recipe: recipe.study)
+@pytest.mark.parametrize("recipe", printed.RECIPES, ids=lambda recipe: recipe.study)
 def test_the_paper_profile_has_the_printed_hyper_parameters(recipe):
     study = studies()[recipe.study]
     printed = {
@@ -157,7 +158,7 @@ def test_every_table_and_figure_of_the_experiments_has_one_study():
 
 def test_models_of_the_paper_profile_are_those_whose_parameters_are_printed():
     used = {study.base.model for study in TRAINED if study.name != "quickstart"}
-    assert used == {entry.model for entry in paper.PARAMETERS}
+    assert used == {entry.model for entry in printed.PARAMETERS}
 
 
 def test_the_watched_parameter_has_the_rank_of_the_axis():

@@ -18,7 +18,7 @@ from muonlab.lab import Study, load_results, run
 from muonlab.lab import studies as registry
 from muonlab.lab.studies import find
 from muonlab.lab.study import Axis, Point
-from tests.lab.test_ranks import ROOT, environment
+from tests.lab.distributed.test_ranks import ROOT, environment
 from tests.lab.tiny import study
 
 WORDS = ("--threads", "1", "--set", "steps=100", "evaluate_every=50")

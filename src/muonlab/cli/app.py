@@ -41,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _launched() -> bool:
-    from muonlab.lab.distributed.ranks import launched
+    from muonlab.lab.distributed.ranks import started_by_torchrun
 
-    return launched()
+    return started_by_torchrun()
 
 
 def _left(code: int) -> int:
@@ -60,11 +60,11 @@ def _left(code: int) -> int:
 def _together(command: Run) -> int:
     """Run a study as one of torchrun's processes: the leader works and speaks, the others follow it."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost rank is told in one line, not with frames of C++
-    from muonlab.lab.distributed.ranks import joined
+    from muonlab.lab.distributed.ranks import process_group
 
     try:
-        with joined(command.parallel, device=command.device) as ranks:
-            if not ranks.leader:
+        with process_group(command.parallel, device=command.device) as ranks:
+            if ranks.rank != 0:
                 from muonlab.lab.runner.run_study import follow
 
                 return follow(ranks)
@@ -74,7 +74,7 @@ def _together(command: Run) -> int:
             finally:  # when all is written and said
                 _settled()
                 with suppress(RuntimeError):  # the store may be lost as well
-                    ranks.tell("job", {"end": code})
+                    ranks.publish("job", {"end": code})
             return code
     finally:
         _settled()
@@ -94,16 +94,16 @@ def _code(command: Parsed, work: Callable[[], int]) -> int:
         return 130
     except Exception as error:
         from muonlab.lab.cell_context import Stopped
-        from muonlab.lab.distributed.ranks import Elsewhere, LostRank
+        from muonlab.lab.distributed.ranks import LostRankError, OtherRankError
 
         if isinstance(error, Stopped):
             print("muonlab: stopped while data were read; the same command begins again", file=sys.stderr)
             return EXIT_CODES["open"]
-        if isinstance(error, LostRank):
+        if isinstance(error, LostRankError):
             told = f"a rank was lost, got {error}: what was saved is kept; the same command goes on"
             print(f"muonlab: {told}", file=sys.stderr, flush=True)
             return EXIT_CODES["open"]
-        said = str(error) if isinstance(error, Elsewhere) else _in_one_line(error)
+        said = str(error) if isinstance(error, OtherRankError) else _in_one_line(error)
         if said is None or getattr(command, "debug", False):
             raise
         print(f"muonlab: {said}", file=sys.stderr)
@@ -184,13 +184,13 @@ def _list(what: str) -> Answer:
 def _run(study: str, set: tuple[str, ...], parallel: str | None, **options: Any) -> Answer:
     from muonlab import lab
     from muonlab.cli import console
-    from muonlab.lab.distributed.ranks import launched
+    from muonlab.lab.distributed.ranks import started_by_torchrun
     from muonlab.lab.runner.summary import report
     from muonlab.lab.settings import read_words
     from muonlab.lab.studies import find
     from muonlab.report.claims.ledger import digest
 
-    if parallel is not None and not launched():
+    if parallel is not None and not started_by_torchrun():
         raise ValueError(
             f"--parallel is for processes that torchrun started, got {parallel!r} in one alone: use torchrun "
             f"--nproc-per-node N -m muonlab run {study} --parallel {parallel}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from muonlab.lab.cell_context import Desk, Stopped
-from muonlab.lab.distributed.ranks import ALONE, Elsewhere, LostRank, Ranks
+from muonlab.lab.distributed.ranks import ALONE, LostRankError, OtherRankError, Ranks
 from muonlab.lab.files.disk import FULL_DISK
 from muonlab.lab.files.row_files import RowFiles, SavedRows
 from muonlab.lab.runner.store import CellFolder, HeldError, locked
@@ -155,7 +155,7 @@ def _run_held_cell(job: Job, stopping: Callable[[], bool], show: Show, ranks: Ra
     checkpoint.sweep(job.folder)
     history = folder.begin(job.key, job.jobs, job.session, job.machine, job.cores, ranks.size)
     desk = CellDesk(job, stopping, show)
-    ranks.tell("job", job.to_dict())
+    ranks.publish("job", job.to_dict())
     try:
         summary = _worked(job, desk, ranks)
         rows = desk.save_rows()
@@ -182,28 +182,28 @@ def take_part(job: Job, stopping: Callable[[], bool], ranks: Ranks) -> None:
             return
         except Exception as error:
             if not _is_of_the_cell(error, ranks):
-                if not isinstance(error, (LostRank, Elsewhere)):
-                    ranks.complain(describe(error))
+                if not isinstance(error, (LostRankError, OtherRankError)):
+                    ranks.report_error(describe(error))
                 raise
 
 
 def _is_of_the_cell(error: Exception, ranks: Ranks) -> bool:
     """Return whether all ranks have the same error, after which they can go on with the next cell together."""
-    if isinstance(error, (LostRank, Elsewhere)) or (isinstance(error, OSError) and error.errno in FULL_DISK):
+    if isinstance(error, (LostRankError, OtherRankError)) or (isinstance(error, OSError) and error.errno in FULL_DISK):
         return False
-    return ranks.alike(describe(error))
+    return ranks.all_ranks_agree(describe(error))
 
 
 def _worked(job: Job, desk: Desk, ranks: Ranks) -> Any:
     """Do the work of a job; ranks are together again when all have done it, or all have stopped."""
-    ranks.together = False
-    with ranks.minding():
+    ranks.in_sync = False
+    with ranks.detect_lost_ranks():
         try:
-            result = function_of(job.work)(job.spec, desk, *([ranks] if ranks.joined else []))
+            result = function_of(job.work)(job.spec, desk, *([ranks] if ranks.is_distributed else []))
         except Stopped:
-            ranks.together = True
+            ranks.in_sync = True
             raise
-    ranks.together = True
+    ranks.in_sync = True
     return result
 
 

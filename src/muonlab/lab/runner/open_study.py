@@ -153,7 +153,7 @@ def _todo(cells: Sequence[Planned], request: Request) -> list[Planned]:
 
 
 def _check_spread(cells: Sequence[Planned], ranks: Ranks) -> None:
-    if ranks.joined:
+    if ranks.is_distributed:
         from muonlab.lab.training.setup import check as check_spec
 
         for one in cells:

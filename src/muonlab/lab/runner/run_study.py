@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from muonlab import _checks
-from muonlab.lab.distributed.ranks import ALONE, Elsewhere, Ranks
+from muonlab.lab.distributed.ranks import ALONE, OtherRankError, Ranks
 from muonlab.lab.files.disk import FULL_DISK
 from muonlab.lab.runner.cells import Job, Outcome, Show, run_cell, take_part
 from muonlab.lab.runner.open_study import Request, Task, opened_study
@@ -88,7 +88,7 @@ def run(
     )  # fmt: skip
     with (
         room_on_disk(folder),
-        listening(patient=ranks.joined) as bell,  # torchrun may pass a signal on that came by itself
+        listening(patient=ranks.is_distributed) as bell,  # torchrun may pass a signal on that came by itself
         opened_study(request, bell, ranks, visible=progress) as opened_run,
         board(study.name, len(opened_run.tasks), visible=progress) as shown,
     ):
@@ -99,10 +99,10 @@ def run(
 def follow(ranks: Ranks) -> int:
     """Take part in every cell that the leader begins, until it says that it ends; return its exit code."""
     with listening(patient=True) as bell:
-        while "end" not in (word := ranks.hear("job")):
+        while "end" not in (word := ranks.wait_for("job")):
             try:
                 take_part(Job.from_dict(word), lambda: bell.rung, ranks)
-            except Elsewhere:  # the one who has it says it
+            except OtherRankError:  # the one who has it says it
                 return 2
             except OSError as error:
                 if error.errno in FULL_DISK:  # the leader says it
@@ -112,7 +112,7 @@ def follow(ranks: Ranks) -> int:
 
 
 def _check_together(study: Study, jobs: int, ranks: Ranks) -> None:
-    if not ranks.joined:
+    if not ranks.is_distributed:
         return
     if jobs > 1:
         raise ValueError(f"--jobs must be 1 under torchrun, whose ranks work on one cell together, got {jobs}: drop it")

@@ -1,4 +1,4 @@
-"""Ranks that train one cell together: two processes, started once, against one process that does the same alone."""
+"""Ranks that train one cell together: two processes, started once, against a single process that does the same."""
 
 from __future__ import annotations
 
@@ -18,18 +18,24 @@ from torch import nn
 
 from muonlab.lab import run
 from muonlab.lab.cell_context import Stopped
-from muonlab.lab.distributed import parallel_model as parallel
 from muonlab.lab.distributed import ranks as module
-from muonlab.lab.distributed.ranks import ALONE, Elsewhere, LostRank, Ranks, joined, launched
+from muonlab.lab.distributed.ranks import (
+    ALONE,
+    LostRankError,
+    OtherRankError,
+    Ranks,
+    process_group,
+    started_by_torchrun,
+)
 from muonlab.lab.studies import find
-from muonlab.lab.training.clipping import clip
+from muonlab.lab.training.clipping import clip_gradients
 from muonlab.lab.training.loop import Training, train
 from muonlab.lab.training.setup import check
 from muonlab.optim import split_params
 from muonlab.optim.distributed.tensors import whole
 from tests.lab.tiny import SPEC, Bench, study
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ODD = SPEC.changed({"batch_size": 31, "micro_batch": 8, "test": 63, "steps": 6, "evaluate_every": 3})
 ODD = ODD.changed({"watch": "hidden.0.weight"})
 """Shares of 16 and 15 examples in parts of 8, and of 32 and 31 held-out examples."""
@@ -42,8 +48,8 @@ SHARDED = ODD.changed({"micro_batch": 15})  # the first share has two parts, the
 def of_a_rank(folder: Path) -> None:
     """Do on one of two ranks what the tests below look at."""
     torch.set_num_threads(1)
-    with joined("ddp") as ranks:
-        found = {"words": words(ranks), "ddp": trained(folder / "ddp", ODD, ranks)}
+    with process_group("ddp") as ranks:
+        found = {"messages": messages(ranks), "ddp": trained(folder / "ddp", ODD, ranks)}
         found["pixels"] = pixels(folder, ranks)
         found["stopped"] = stopped(folder / "stopped", ranks)
         ranks.parallel = "fsdp"
@@ -55,18 +61,20 @@ def of_a_rank(folder: Path) -> None:
         (folder / f"{ranks.rank}.json").write_text(json.dumps(found))
 
 
-def words(ranks: Ranks) -> dict[str, object]:
+def messages(ranks: Ranks) -> dict[str, object]:
     """Return what this rank learns from the other."""
-    if ranks.leader:
-        ranks.tell("first", {"a": 1})
-        ranks.tell("first", {"a": 2})
-    heard = None if ranks.leader else [ranks.hear("first"), ranks.hear("first")]
-    module.AGREEING = 1.0
+    if ranks.rank == 0:
+        ranks.publish("first", {"a": 1})
+        ranks.publish("first", {"a": 2})
+    received = None if ranks.rank == 0 else [ranks.wait_for("first"), ranks.wait_for("first")]
+    module.AGREEMENT_SECONDS = 1.0
+    agreed = [ranks.all_ranks_agree("the same"), ranks.all_ranks_agree(f"of {ranks.rank}")]
     return {
         "sum": ranks.sum(torch.tensor([1.0, ranks.rank])).tolist(),
         "any": ranks.any(ranks.rank == 1, False, True),
-        "heard": heard,
-        "alike": [ranks.alike("the same"), ranks.alike(f"of {ranks.rank}"), not ranks.leader or ranks.alike("alone")],
+        "broadcast": ranks.broadcast("rank", ranks.rank),
+        "received": received,
+        "agreed": [*agreed, ranks.rank == 0 and ranks.all_ranks_agree("alone")],
     }
 
 
@@ -80,7 +88,7 @@ def trained(folder: Path, spec, ranks: Ranks) -> list[dict[str, object]]:
 def pixels(folder: Path, ranks: Ranks) -> float:
     part = Training(ODD.changed({"augmentation": "flip+translate"}), Bench(folder), ranks)
     part.step = 9
-    found = list(part.batch())
+    found = part.batch()
     save_file({"x": torch.cat([x for x, *_ in found])}, folder / f"pixels{ranks.rank}.safetensors")
     return sum(share for *_, share in found)
 
@@ -94,11 +102,11 @@ def stopped(folder: Path, ranks: Ranks) -> list[object]:
 
 
 def clipped(folder: Path, ranks: Ranks) -> float:
-    some = Training(SHARDED.changed({"clip": None}), Bench(folder), ranks)
-    some.update()
-    norm = float(clip(some.trained, 1e-3))
-    gradients = {name: whole(p.grad) for name, p in some.model.named_parameters()}
-    if ranks.leader:
+    training = Training(SHARDED.changed({"clip": None}), Bench(folder), ranks)
+    training.update()
+    norm = float(clip_gradients(training.trained, 1e-3))
+    gradients = {name: whole(p.grad) for name, p in training.model.named_parameters()}
+    if ranks.rank == 0:
         save_file(gradients, folder / "gradients.safetensors")
     return norm
 
@@ -108,7 +116,7 @@ def clipped(folder: Path, ranks: Ranks) -> float:
 
 @pytest.fixture
 def two(tmp_path_factory, worker_id):
-    """Return what two ranks found, and their folder; whoever asks first starts them."""
+    """Return the results of two ranks and their folder; the first test worker to ask starts them."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "two-ranks"
     folder.mkdir(exist_ok=True)
@@ -121,8 +129,9 @@ def two(tmp_path_factory, worker_id):
 
 
 def _spawned(folder: Path) -> str:
-    script = f"from pathlib import Path; from tests.lab.test_ranks import of_a_rank; of_a_rank(Path({str(folder)!r}))"
-    env = {**os.environ, **environment(2), "PYTHONPATH": str(ROOT)}
+    here = "tests.lab.distributed.test_ranks"
+    script = f"from pathlib import Path; from {here} import of_a_rank; of_a_rank(Path({str(folder)!r}))"
+    env = {**os.environ, **environment(2), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
     with (folder / "stderr").open("w") as stderr:
         started = [
             subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env={**env, "RANK": str(rank)}, stderr=stderr)
@@ -137,31 +146,32 @@ def _spawned(folder: Path) -> str:
 
 
 def environment(size: int) -> dict[str, str]:
-    """Return what torchrun would tell processes, their rank apart, with a port that nobody else has."""
+    """Return the variables that torchrun would set, without the rank, with a free port."""
     from torch.distributed import TCPStore
 
     port = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
-    told = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return {**told, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": str(size)}
+    variables = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return {**variables, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": str(size)}
 
 
-def test_ranks_add_agree_and_hear_the_leader(two):
-    (leader, other), _ = two
-    assert leader["words"]["sum"] == other["words"]["sum"] == [2.0, 1.0]
-    assert leader["words"]["any"] == other["words"]["any"] == [True, False, True]
-    assert other["words"]["heard"] == [{"a": 1}, {"a": 2}]
-    assert leader["words"]["alike"] == [True, False, False]
-    assert other["words"]["alike"][:2] == [True, False]
+def test_ranks_sum_agree_and_receive_what_rank_0_publishes(two):
+    (first, second), _ = two
+    a, b = first["messages"], second["messages"]
+    assert a["sum"] == b["sum"] == [2.0, 1.0]
+    assert a["any"] == b["any"] == [True, False, True]
+    assert a["broadcast"] == b["broadcast"] == 0
+    assert b["received"] == [{"a": 1}, {"a": 2}]
+    assert a["agreed"] == b["agreed"] == [True, False, False]
 
 
 @pytest.mark.parametrize(("kind", "spec"), [("ddp", ODD), ("fsdp", SHARDED)])
 def test_two_ranks_train_like_one_process(two, tmp_path, kind, spec):
-    """Losses, held-out numbers and the watched norm, with uneven shares, parts of them, and passes for company."""
-    (leader, other), folder = two
+    """Losses, held-out numbers and the watched norm, with uneven shares in parts, and zero-weight passes."""
+    (first, second), folder = two
     alone = Bench(tmp_path)
     train(spec, alone)
-    assert len(leader[kind]) == len(alone.rows["metrics"]) == 3
-    for ours, theirs, one in zip(leader[kind], other[kind], alone.rows["metrics"], strict=True):
+    assert len(first[kind]) == len(alone.rows["metrics"]) == 3
+    for ours, theirs, one in zip(first[kind], second[kind], alone.rows["metrics"], strict=True):
         for name in ("test_loss", "test_cross_entropy", "test_accuracy", "train_loss", "gradient_nuclear_norm"):
             if name in one:
                 assert ours[name] == theirs[name]
@@ -185,7 +195,7 @@ def test_gradients_in_shards_are_clipped_like_whole_ones(two, tmp_path):
     found, folder = two
     alone = Training(SHARDED.changed({"clip": None}), Bench(tmp_path))
     alone.update()
-    norm = float(clip(alone.trained, 1e-3))
+    norm = float(clip_gradients(alone.trained, 1e-3))
     assert [one["clipped"] for one in found] == pytest.approx([norm, norm], rel=1e-6)
     gradients = load_file(folder / "gradients.safetensors")
     for name, p in alone.model.named_parameters():
@@ -209,15 +219,14 @@ def test_shards_are_split_between_optimizers_like_whole_parameters(two, tmp_path
 # ------------------------------------------------------------------------------------------------------- alone
 
 
-def test_one_process_is_its_own_leader_and_changes_nothing():
+def test_a_single_process_needs_no_group():
     tensor = torch.ones(2)
-    assert ALONE.leader
-    assert not ALONE.joined
+    assert not ALONE.is_distributed
     assert ALONE.sum(tensor) is tensor
     assert ALONE.any(True, False) == (True, False)
-    assert ALONE.alike("anything")
+    assert ALONE.all_ranks_agree("anything")
     ALONE.barrier()
-    ALONE.tell("nobody", 1)
+    assert ALONE.broadcast("topic", 1) == 1
     assert ALONE.device("cuda") == "cuda"
     assert Ranks(3, 8, local_rank=1, group=object()).device("cuda") == "cuda:1"
 
@@ -225,90 +234,80 @@ def test_one_process_is_its_own_leader_and_changes_nothing():
 def test_whole_gradients_are_clipped_by_torch_to_the_same_bits():
     models = [nn.Linear(7, 5) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    for model, clipping in zip(models, (clip, nn.utils.clip_grad_norm_), strict=True):
+    for model, clipping in zip(models, (clip_gradients, nn.utils.clip_grad_norm_), strict=True):
         model(torch.linspace(0, 1, 7)).sum().backward()
         clipping(list(model.parameters()), 0.1)
     assert all(torch.equal(p.grad, q.grad) for p, q in zip(*(m.parameters() for m in models), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("words", "short"),
-    [
+def test_a_network_error_is_a_lost_rank_and_other_errors_stay():
+    ranks = Ranks(0, 2)
+    for message, short in (
         (
             "[/gloo/pair.cc:537] Read error [::1]:9: Connection reset by peer. Advice!",
-            "Read error [::1]:9: Connection reset",
+            "Read error [::1]:9: ",
         ),
         ("Timed out waiting 600000ms for recv operation to complete", "Timed out waiting"),
-    ],
-)
-def test_an_error_of_the_network_is_a_lost_rank_and_others_are_themselves(words, short):
-    some = Ranks(0, 2)
-    with pytest.raises(LostRank) as caught, some.minding():
-        raise RuntimeError(words)
-    assert str(caught.value).startswith(short)
-    assert "pair.cc" not in str(caught.value)
-    assert "Advice" not in str(caught.value)
-    with pytest.raises(RuntimeError, match="mat1 and mat2"), some.minding():
+    ):
+        with pytest.raises(LostRankError) as caught, ranks.detect_lost_ranks():
+            raise RuntimeError(message)
+        assert str(caught.value).startswith(short)
+        assert "pair.cc" not in str(caught.value)
+        assert "Advice" not in str(caught.value)
+        with pytest.raises(RuntimeError, match=re.escape(message)), ALONE.detect_lost_ranks():
+            raise RuntimeError(message)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), ranks.detect_lost_ranks():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-    with pytest.raises(RuntimeError, match=re.escape(words)), ALONE.minding():
-        raise RuntimeError(words)
 
 
-def test_the_leader_says_what_a_rank_that_is_lost_has_left_word_of():
+def test_rank_0_raises_the_error_that_a_lost_rank_has_reported():
     from torch.distributed import HashStore
 
     store = HashStore()
-    leader, other = (Ranks(rank, 2, store=store, group=object()) for rank in (0, 1))
-    with pytest.raises(LostRank), leader.minding():
-        raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
-    other.complain("LinAlgError: no convergence")
-    with pytest.raises(Elsewhere, match=r"got on rank 1 LinAlgError: no convergence"), leader.minding():
-        raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
-    with pytest.raises(LostRank), other.minding():  # the one who speaks is the leader
-        raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
+    first, second = (Ranks(rank, 2, store=store, group=object()) for rank in (0, 1))
+    lost = "Connection closed by peer [127.0.0.1]:1"
+    with pytest.raises(LostRankError), first.detect_lost_ranks():
+        raise RuntimeError(lost)
+    second.report_error("LinAlgError: no convergence")
+    with pytest.raises(OtherRankError, match=r"got on rank 1 LinAlgError: no convergence"), first.detect_lost_ranks():
+        raise RuntimeError(lost)
+    with pytest.raises(LostRankError), second.detect_lost_ranks():  # rank 0 prints the error
+        raise RuntimeError(lost)
 
 
-def test_torchrun_is_known_by_what_it_tells(monkeypatch):
+def test_torchrun_is_recognized_by_its_variables(monkeypatch):
     for name in module.VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert not launched()
+    assert not started_by_torchrun()
     for name in module.VARIABLES:
         monkeypatch.setenv(name, "0")
-    assert launched()
+    assert started_by_torchrun()
 
 
-def _together(size: int, kind: parallel.Parallel) -> Ranks:
-    return Ranks(0, size, parallel=kind, group=object())
+def ranks_of(size: int, parallel: module.Parallel) -> Ranks:
+    return Ranks(0, size, parallel=parallel, group=object())
 
 
-@pytest.mark.parametrize(
-    ("size", "kind", "settings", "message"),
-    [
-        (128, "ddp", {}, "batch_size must be at least the 128 ranks, which each take a share, got 64"),
+def test_a_spec_that_ranks_cannot_train_together_is_refused_in_one_line():
+    batch_norm = {"model": "cifarnet", "dataset": "cifar10"}
+    for size, parallel, settings, message in (
+        (128, "ddp", {}, "batch_size must be at least the number of ranks, 128, got 64"),
         (2, "ddp", {"device": "cuda:0"}, "--device must leave the number to torchrun, got 'cuda:0'"),
-        (
-            2,
-            "fsdp",
-            {"model": "cifarnet", "dataset": "cifar10"},
-            "--parallel fsdp shards models without BatchNorm, got CifarNet",
-        ),
-        (3, "hsdp", {}, "--parallel hsdp needs an even number of ranks from 4 on"),
-        (2, "hsdp", {}, "--parallel hsdp needs an even number of ranks from 4 on"),
-    ],
-)
-def test_what_ranks_cannot_train_together_is_refused(size, kind, settings, message):
-    spec = SPEC.changed(settings)
-    with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        check(spec, ranks=_together(size, kind))
-    assert "\n" not in str(caught.value)
+        (2, "fsdp", batch_norm, "--parallel fsdp needs a model without BatchNorm, got CifarNet"),
+        (3, "hsdp", {}, "--parallel hsdp needs an even number of ranks, at least 4"),
+        (2, "hsdp", {}, "--parallel hsdp needs an even number of ranks, at least 4"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)) as caught:
+            check(SPEC.changed(settings), ranks=ranks_of(size, parallel))
+        assert "\n" not in str(caught.value)
 
 
 def test_jobs_and_measurements_are_refused_under_torchrun(tmp_path):
-    ranks = _together(2, "ddp")
-    with pytest.raises(ValueError, match="--jobs must be 1 under torchrun, whose ranks work on one cell"):
+    ranks = ranks_of(2, "ddp")
+    with pytest.raises(ValueError, match="--jobs must be 1 under torchrun"):
         run(study(), out=tmp_path / "run", jobs=2, ranks=ranks)
     with pytest.raises(ValueError, match="wall-clock measures one process, got torchrun: run it as muonlab run"):
         run(find("wall-clock"), out=tmp_path / "run", ranks=ranks)
-    with pytest.raises(ValueError, match="batch_size must be at least the 99 ranks"):
-        run(study(), out=tmp_path / "run", ranks=_together(99, "ddp"))
+    with pytest.raises(ValueError, match="batch_size must be at least the number of ranks, 99"):
+        run(study(), out=tmp_path / "run", ranks=ranks_of(99, "ddp"))
     assert not (tmp_path / "run").exists()

