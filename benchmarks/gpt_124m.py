@@ -16,7 +16,7 @@ import resource
 import tempfile
 from pathlib import Path
 
-from muonlab.lab.runner.cells import Job, run_cell
+from muonlab.lab.runner.cells import CellJob, run_cell
 from muonlab.lab.runner.results import read_cell
 from muonlab.lab.runner.store import CellFolder
 from muonlab.lab.studies import find
@@ -34,7 +34,7 @@ def main() -> None:
     cell = next(cell for cell in cells if cell.label == options.optimizer)
     with tempfile.TemporaryDirectory() as folder:
         CellFolder(Path(folder)).create(cell, "")
-        outcome = run_cell(Job(Path(folder), cell.spec, study.work, None, 1e9), lambda: False, lambda *_: None)
+        outcome = run_cell(CellJob(Path(folder), cell.spec, study.work, None, 1e9), lambda: False, lambda *_: None)
         found = read_cell(Path(folder))
     if outcome != "done":
         raise SystemExit(found.error)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from muonlab import _checks
-from muonlab.lab.cell_context import Desk, Stopped
+from muonlab.lab.cell_context import CellContext, Stopped
 from muonlab.lab.settings import Settings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def check(spec: CostSpec, _: int | None = None) -> None:
     check_device(spec.device)
 
 
-def measure(spec: CostSpec, desk: Desk) -> dict[str, float | int | str | None]:
+def measure(spec: CostSpec, desk: CellContext) -> dict[str, float | int | str | None]:
     """Time every method on one matrix, and compare SVD over steps with the lemma (Kim & Oh 2026, Lemma 11).
 
     ``svd``: :func:`muonlab.polar` by a thin SVD, as the optimizer does it; ``horner``: the paper's form of the steps, κ
@@ -156,7 +156,7 @@ def _methods(spec: CostSpec) -> Mapping[str, Callable[[], Tensor]]:
 
 
 def _interleaved(
-    methods: Mapping[str, Callable[[], Tensor]], spec: CostSpec, desk: Desk
+    methods: Mapping[str, Callable[[], Tensor]], spec: CostSpec, desk: CellContext
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Time the methods in turn, so that a machine that slows down slows all of them.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from muonlab import _checks
-from muonlab.lab.cell_context import Desk, Stopped
+from muonlab.lab.cell_context import CellContext, Stopped
 from muonlab.lab.settings import Settings
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class TheorySpec(Settings):
             raise ValueError(f"device must be cpu for float64 problems this small, got {self.device!r}: leave it out")
 
 
-def measure(spec: TheorySpec, desk: Desk) -> dict[str, float | int | str | None]:
+def measure(spec: TheorySpec, desk: CellContext) -> dict[str, float | int | str | None]:
     """Run a cell and write a row per inequality; return how many were violated, and the least slack.
 
     A row has ``name``, ``kind`` (``"certain"``: of every step and run, ``"expected"``: of the mean over runs),

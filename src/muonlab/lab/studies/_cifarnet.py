@@ -1,4 +1,4 @@
-"""CifarNet on CIFAR-10 as Figure 1 trains it, and smaller: what five studies vary one thing of."""
+"""CifarNet on CIFAR-10 as in Figure 1, with smaller profiles: the base of five studies that each vary one thing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BASE = Spec(
     warmup=0.05,
 )
 
-_ON_CPU = {"batch_size": 256}  # the fallback that the paper names
+_ON_CPU = {"batch_size": 256}  # the fallback that the paper gives
 _SMOKE = {
     "model": "cifarnet-smoke",
     "train": 512,
@@ -52,7 +52,7 @@ def profiles(
     """Return the three profiles of a study of CifarNet.
 
     Args:
-        own_batch_size: whether the study varies the batch size, so that no profile may set it.
+        own_batch_size: whether the study varies the batch size, so that profiles do not set it.
         small: settings of the small profile that differ from those of q-ablation (see docs/adr/0020).
         small_axes: axes with other points in the small profile.
         smoke_axes: axes with fewer points in the smoke profile.

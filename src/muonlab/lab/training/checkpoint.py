@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muonlab.lab.distributed.ranks import ALONE, Elsewhere, Ranks
-from muonlab.lab.files.disk import FULL_DISK, settle, sha256
+from muonlab.lab.files.disk import FULL_DISK, sha256, sync_and_rename
 from muonlab.lab.files.hashed_json import read_json, write_json
 from muonlab.lab.files.row_files import SavedRows
 
@@ -87,7 +87,7 @@ def _save_shards(place: Path, name: str, tensors: Mapping[str, Tensor], ranks: R
             if ranks.leader:
                 files = {name: sha256(part / name) for name in names}
                 free = next(path for path in (place / name, place / f"{name}-again") if not path.exists())
-                settle(part, free)
+                sync_and_rename(part, free)
                 content = {"folder": free.name, "files": files}
     finally:
         if ranks.leader:
@@ -300,7 +300,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
         save_file({name: _plain(tensor) for name, tensor in tensors.items()}, part)
         part.chmod(mode)
         digest = sha256(part)
-        settle(part, path)
+        sync_and_rename(part, path)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from muonlab.diagnostics import Recorder
-from muonlab.lab.cell_context import Desk, Stopped
+from muonlab.lab.cell_context import CellContext, Stopped
 from muonlab.lab.data import Data, augment, load, order
 from muonlab.lab.distributed.parallel_model import Spread
 from muonlab.lab.distributed.ranks import ALONE, Ranks
@@ -25,7 +25,7 @@ from muonlab.lab.training.setup import check, lengths, model_of, nuclear_norm, w
 from muonlab.lab.training.snapshot import set_random, snapshot
 
 
-def train(spec: Spec, desk: Desk, ranks: Ranks = ALONE) -> dict[str, Any]:
+def train(spec: Spec, desk: CellContext, ranks: Ranks = ALONE) -> dict[str, Any]:
     """Train one cell, from its last checkpoint if there is one; return its final numbers.
 
     Called on every rank, with a desk that writes on the leader alone.
@@ -48,7 +48,7 @@ class Training:
     Sums of losses are this rank's own, over its share of each batch; they are added when they are read.
     """
 
-    def __init__(self, spec: Spec, desk: Desk, ranks: Ranks = ALONE) -> None:
+    def __init__(self, spec: Spec, desk: CellContext, ranks: Ranks = ALONE) -> None:
         self.spec, self.desk, self.ranks = spec, desk, ranks
         self.device = torch.device(ranks.device(spec.device))
         data = self._load()
