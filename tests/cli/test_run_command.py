@@ -102,6 +102,7 @@ def test_a_finished_study_prints_json_again_without_changing_anything(capsys, tm
     assert report["smaller_than_the_paper"]
 
 
+@pytest.mark.slow
 def test_nothing_is_written_outside_the_run_directory_and_the_cache(tmp_path):
     home, out = tmp_path / "home", tmp_path / "run"
     home.mkdir()

@@ -135,16 +135,10 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
             return float(value)
         if option is str and isinstance(value, str):
             return value
-    raise TypeError(
-        f"{name} must be {_type_names(options)}, got {value!r} of type {type(value).__name__}: {_advice(options)}"
-    )
-
-
-def _type_names(options: tuple[Any, ...]) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "none"}
-    return " or ".join(names.get(option, str(option)) for option in options)
-
-
-def _advice(options: tuple[Any, ...]) -> str:
     examples = {bool: "True (true on the command line)", int: "3", float: "0.1", str: "a word"}
-    return f"pass for example {next(examples[option] for option in options if option in examples)}"
+    expected = " or ".join(names.get(option, str(option)) for option in options)
+    example = next(examples[option] for option in options if option in examples)
+    raise TypeError(
+        f"{name} must be {expected}, got {value!r} of type {type(value).__name__}: pass for example {example}"
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import random
@@ -64,12 +66,18 @@ def cells(folder):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A queue that was run to its end."""
+def whole_and_lines(tmp_path_factory):
+    """A queue that was run to its end, and its lines of progress."""
     folder = tmp_path_factory.mktemp("queue")
     (folder / "list.toml").write_text(LIST)
-    assert run_here(folder) == 0
-    return folder
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        assert run_here(folder) == 0
+    return folder, errors.getvalue().splitlines()
+
+
+@pytest.fixture
+def whole(whole_and_lines):
+    return whole_and_lines[0]
 
 
 @pytest.fixture
@@ -80,26 +88,23 @@ def copied(whole, tmp_path):
     return tmp_path
 
 
-def test_cells_are_run_in_the_order_of_the_list_and_the_rest_is_estimated(tmp_path, capsys):
-    text = LIST.replace("quickstart", "wall-clock").replace("theory-at-work", "quickstart")
-    (tmp_path / "list.toml").write_text(text)
-    assert run_here(tmp_path) == 0
-    captured = capsys.readouterr()
-    lines = captured.err.splitlines()
-    assert lines[0] == "Cells left: 11, about 14 min with 1 at a time"  # 3 × 1.5 + 5 × 0.01 + 3 × 3
+def test_cells_are_run_in_the_order_of_the_list_and_the_rest_is_estimated(whole_and_lines):
+    folder, lines = whole_and_lines
+    assert lines[0] == "Cells left: 22, about 23 min with 1 at a time"  # 5 × 1.5 + 12 × 0.01 + 5 × 3
     ends = [line for line in lines if ": done" in line]
     order = [(line.split(",")[0], "seed 1" in line) for line in ends]
-    first, second = ("wall-clock-smoke", False), ("quickstart-smoke", False)
-    assert order == [first] * 3 + [second] * 5 + [("wall-clock-smoke", True)] * 3
+    first, second, third = ("quickstart-smoke", False), ("theory-at-work-smoke", False), ("quickstart-smoke", True)
+    assert order == [first] * 5 + [second] * 12 + [third] * 5
     assert ends[-1].endswith("Cells left: 0, about 0 min with 1 at a time")
-    assert "All cells are done." in captured.out
-    assert not list(tmp_path.rglob("*.safetensors"))
+    assert not list(folder.rglob("*.safetensors"))
 
 
 def test_a_finished_queue_runs_nothing_and_changes_nothing(whole, capsys):
     before = {path: path.read_bytes() for path in (whole / "runs").rglob("*") if path.is_file()}
     assert run_here(whole) == 0
-    assert capsys.readouterr().err.splitlines() == ["Cells left: 0, about 0 min with 1 at a time"]
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == ["Cells left: 0, about 0 min with 1 at a time"]
+    assert "All cells are done." in captured.out
     assert {path: path.read_bytes() for path in (whole / "runs").rglob("*") if path.is_file()} == before
     assert all(cell.status == "done" and cell.spec["threads"] == 1 for cell in cells(whole))
 

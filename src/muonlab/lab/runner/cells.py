@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -59,17 +59,9 @@ class CellJob:
     cores: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the other ranks need to run the cell, as JSON values."""
-        return {
-            "folder": str(self.folder.absolute()),
-            "spec": self.spec.to_dict(),
-            "work": self.work,
-            "data": None if self.data is None else str(self.data.absolute()),
-            "checkpoint_seconds": self.checkpoint_seconds,
-            "data_hash": self.data_hash,
-            "keep_weights": self.keep_weights,
-            "key": self.key,
-        }
+        """Return the job as JSON values, for the other ranks."""
+        data = None if self.data is None else str(self.data.absolute())
+        return {**asdict(self), "folder": str(self.folder.absolute()), "data": data}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> CellJob:
