@@ -40,8 +40,7 @@ def _analysis(results: Results) -> list[dict[str, Any]]:
     study = studies().get(results.study)
     if study is None or not study.analysis or results.status != "done":
         return []
-    rows: list[dict[str, Any]] = import_function(study.analysis)(results)
-    return rows
+    return list(import_function(study.analysis)(results))
 
 
 def command(results: Results) -> str:

@@ -67,8 +67,8 @@ def profiles(
 def _profile(seeds: int, settings: Mapping[str, Any], axes: tuple[Axis, ...], own_batch_size: bool) -> Profile:
     batches = "" if own_batch_size else f", batches of {settings['batch_size']}"
     differences = (
-        f"{_NETWORKS[settings['model']]}, {settings['train']:,} training and {settings['test']:,} test images{batches}, "
-        f"{settings['epochs']} epochs, {seeds} run{'s' if seeds > 1 else ''}"
+        f"{_NETWORKS[settings['model']]}, {settings['train']:,} training and {settings['test']:,} test images"
+        f"{batches}, {settings['epochs']} epochs, {seeds} run{'s' if seeds > 1 else ''}"
     )
     kept = {name: value for name, value in settings.items() if not (own_batch_size and name == "batch_size")}
     return Profile(seeds, differences, kept, axes)
