@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from muonlab.lab.data import load, order
-from muonlab.lab.runner.cells import CellDesk, Job
+from muonlab.lab.runner.cells import CellJob, RunnerContext
 from muonlab.lab.spec import Spec
 from muonlab.lab.training.loop import Training
 from muonlab.lab.training.recipe import build_optimizer
@@ -46,8 +46,8 @@ TASKS = {
 
 
 def lab_updates(spec: Spec, folder: Path) -> Callable[[int], None]:
-    job = Job(folder, spec, "muonlab.lab.training.loop:train", None, checkpoint_seconds=1e9)
-    run = Training(spec, CellDesk(job, lambda: False, lambda *_: None))
+    job = CellJob(folder, spec, "muonlab.lab.training.loop:train", None, checkpoint_seconds=1e9)
+    run = Training(spec, RunnerContext(job, lambda: False, lambda *_: None))
 
     def updates(count: int) -> None:
         for _ in range(count):

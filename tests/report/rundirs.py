@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from muonlab import __version__
-from muonlab.lab.files.hashed_json import read_json, sealed
+from muonlab.lab.files.hashed_json import hashed_bytes, read_json
 from muonlab.lab.runner.environment import describe_machine
 from muonlab.lab.runner.store import FORMAT, NUMERICS, folder_name, key_of
 from muonlab.report.publish import report
@@ -89,7 +89,7 @@ def write_rows(path: Path, rows: Iterable[dict]) -> dict[str, Any]:
 
 def seal(path: Path, **value: Any) -> None:
     """Write a JSON file as the lab does, but for waiting for the disk."""
-    path.write_bytes(sealed(value))
+    path.write_bytes(hashed_bytes(value))
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from muonlab.cli.app import main
-from muonlab.lab.files.hashed_json import read_json, sealed
+from muonlab.lab.files.hashed_json import hashed_bytes, read_json
 from muonlab.lab.runner.store import FORMAT
 from muonlab.report import figures
 from muonlab.report.gather import gather
@@ -282,9 +282,8 @@ def test_versions_that_differ_between_sessions_or_in_their_numbers_are_a_warning
     [
         (None, "without a run in it: muonlab run quickstart makes one"),
         (b"{", "must match the hash that it carries"),
-        (sealed({"format": FORMAT, "study": "x"}), "study.json must say what a run directory is"),
-        (sealed({"format": 99, "study": "x"}), f"must have the format {FORMAT}, got"),
-        (b'{"format": 1, "version": "0.1.0"}', f"must have the format {FORMAT}, got"),
+        (hashed_bytes({"format": 99, "study": "x"}), f"must have the format {FORMAT}, got"),
+        (b'{"format": 1, "version": "0.1.0"}', "must match the hash that it carries"),
     ],
 )
 def test_a_directory_that_is_no_run_is_an_error_in_one_line(tmp_path, content, words, capsys):

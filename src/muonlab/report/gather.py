@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from muonlab.lab.runner.results import CellResult, Results, listed, read_cell, repeated, sessions_of, without_session
+from muonlab.lab.runner.results import (
+    CellResult,
+    Results,
+    cell_names,
+    read_cell,
+    repeated_cells,
+    sessions_of,
+    without_session,
+)
 from muonlab.lab.runner.store import HEAD, read_head
 from muonlab.report.values import Problem
 
@@ -79,7 +87,7 @@ def _names(folder: Path, problems: list[Problem]) -> tuple[int, list[str]]:
     """Return how many cells there are, listed or not, and the names of those that are listed once, in this order."""
     there = {path.name for path in (folder / "cells").glob("*") if path.is_dir()}
     try:
-        names = listed(folder)
+        names = cell_names(folder)
     except (ValueError, OSError) as error:
         problems.append(Problem("cells.json", f"{words_of(error, folder)} (no cell is shown)"))
         return len(there), []
@@ -95,7 +103,7 @@ def _names(folder: Path, problems: list[Problem]) -> tuple[int, list[str]]:
 def _without_repeated(cells: list[CellResult], problems: list[Problem]) -> list[CellResult]:
     """Return the cells but for those whose label and seed another has too: one cannot tell which is right."""
     counts = Counter((cell.label, cell.seed) for cell in cells)
-    problems += [Problem("cells", f"has {message}, of which none is shown") for message in repeated(cells)]
+    problems += [Problem("cells", f"has {message}, of which none is shown") for message in repeated_cells(cells)]
     return [cell for cell in cells if counts[cell.label, cell.seed] == 1]
 
 

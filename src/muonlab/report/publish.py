@@ -103,7 +103,7 @@ def _write_parts(folder: Path, page: Page) -> None:
             if f"{part}/{old.name}" not in files and old.suffix in (".svg", ".md", ".tex"):
                 old.unlink()
     for name, text in files.items():
-        disk.write(folder / name, _bytes(f"{text}\n"), waiting=False)
+        disk.write(folder / name, _bytes(f"{text}\n"), durable=False)
 
 
 def _bytes(text: str) -> bytes:

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from muonlab.diagnostics.planning import calibration
 from muonlab.diagnostics.planning.calibration import CALLS, PIECES, PRESCALES, TIMED, Calibration, calibrate, counts
 from muonlab.orthogonalize.iteration import iterate, segment_product
+from muonlab.orthogonalize.segments import plan_segments
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.polynomials import Schedule, preset, taylor
 
@@ -93,7 +94,7 @@ def test_the_products_of_a_run_are_the_sum_of_those_the_model_charges(method, ac
     for kappa in (1, 3, 4):
         parts[f"degree_{kappa}"] = difference(pieces[f"segment_{kappa}"], pieces["segment_2"], 1)
     for schedule in SCHEDULES:
-        segments = plan(schedule, 12, 20, torch.float32, method, accuracy)
+        segments = plan_segments(schedule, 12, 20, torch.float32, method, accuracy)
         for prescale in PRESCALES if schedule.steps else ("frobenius",):
             charged = Counter()
             for name, count in counts(segments, prescale).items():

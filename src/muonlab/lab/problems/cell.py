@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from muonlab import _checks
-from muonlab.lab.cell_context import Desk as CellContext
-from muonlab.lab.cell_context import Stopped
+from muonlab.lab.cell_context import CellContext, Stopped
 from muonlab.lab.settings import Settings
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muonlab.lab.distributed.ranks import ALONE, Ranks
-from muonlab.lab.files.disk import settle, sha256
+from muonlab.lab.files.disk import sha256, sync_and_rename
 from muonlab.lab.files.hashed_json import read_json, write_json
 from muonlab.lab.files.row_files import SavedRows
 
@@ -90,7 +90,7 @@ def _save_shards(place: Path, name: str, tensors: Mapping[str, Tensor], ranks: R
             if ranks.rank == 0:
                 files = {name: sha256(part / name) for name in names}
                 target = next(path for path in (place / name, place / f"{name}-again") if not path.exists())
-                settle(part, target)
+                sync_and_rename(part, target)
                 content = {"folder": target.name, "files": files}
     finally:
         if ranks.rank == 0:
@@ -225,7 +225,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
         save_file(_plain(tensors), part)
         part.chmod(mode)
         digest = sha256(part)
-        settle(part, path)
+        sync_and_rename(part, path)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from muonlab.diagnostics import Recorder
-from muonlab.lab.cell_context import Desk as CellContext
-from muonlab.lab.cell_context import Stopped
+from muonlab.lab.cell_context import CellContext, Stopped
 from muonlab.lab.data import Data, augment, load, order
 from muonlab.lab.distributed.parallel_model import DistributedModel
 from muonlab.lab.distributed.ranks import ALONE, Ranks

@@ -54,7 +54,7 @@ class Evidence:
         """Return the runs at a place whose times can be compared."""
         self.cells(label)
         if self.timing.clock is None:
-            raise MissingError(self.timing.words)
+            raise MissingError(self.timing.explanation)
         if label not in self.timed:
             raise MissingError(f"{label} has no run that was timed on {self.timing.hardware}")
         return self.timed[label]

@@ -65,7 +65,7 @@ def _untested(claim: Claim, given: Evidence, lost: int) -> str:
         (results.status == "open", f"{_unfinished(results)} of {len(results.cells)} cells are not finished"),
         (results.status == "failed", f"{_unfinished(results)} of {len(results.cells)} cells failed"),
         (lost > 0, f"{lost} cells could not be read"),
-        (claim.timed and given.timing.clock is None, given.timing.words),
+        (claim.timed and given.timing.clock is None, given.timing.explanation),
     )
     return next((words for applies, words in reasons if applies), "")
 

@@ -82,7 +82,7 @@ def _labels(found: Found) -> Iterator[str]:
 def _warnings(results: Results, timing: Timing) -> Iterator[str]:
     study, head = studies().get(results.study), results.head
     profiles: Mapping[Any, Any] = study.profiles if study else {}
-    words = profiles[results.profile].words if results.profile in profiles else ""
+    words = profiles[results.profile].differences if results.profile in profiles else ""
     if words:
         yield f"Not the paper's setting. Profile {results.profile}: {words}."
     asked = profiles[results.profile].seeds if results.profile in profiles else None
@@ -103,7 +103,7 @@ def _warnings(results: Results, timing: Timing) -> Iterator[str]:
         if cell.status == "failed":
             yield f"{cell.label}, seed {cell.seed}, failed: {cell.error}"
     if timing.clock != "wall" and any("seconds" in {**cell.summary, **cell.last} for cell in results.cells):
-        yield timing.words if timing.clock else f"{timing.words} Nothing is shown over time."
+        yield timing.explanation if timing.clock else f"{timing.explanation} Nothing is shown over time."
     yield from _hardware(results.cells)
     yield from _versions(results)
 
@@ -151,7 +151,7 @@ def _facts(found: Found, timing: Timing) -> Iterator[Fact]:
     done = sum(cell.status == "done" for cell in results.cells)
     lost = f", {found.lost} could not be read" if found.lost else ""
     yield Fact("Cells", f"{done} of {len(results.cells) + found.lost} done{lost}")
-    yield Fact("Times", timing.words)
+    yield Fact("Times", timing.explanation)
     yield Fact("Rules of the claims", _rules(results))
 
 

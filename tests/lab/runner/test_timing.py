@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from muonlab.lab.runner.timing import QUIET, on_clock, timing_of
 from tests.report.made import MACHINE, cell, clocks, results, run
 
@@ -33,40 +31,30 @@ def test_cells_that_ran_alone_on_a_quiet_machine_are_timed_by_the_wall_clock():
     assert seconds_of(found) == [10.0, 10.0]
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_one_disturbed_cell_puts_all_of_them_on_cpu_seconds_if_each_had_one_thread():
+    for given, reason in (
         ({"jobs": 2}, "cells ran side by side"),
         ({"others": QUIET + 0.01}, "other processes used up to 6% of the machine"),
-    ],
-)
-def test_one_disturbed_cell_puts_all_of_them_on_cpu_seconds_if_each_had_one_thread(given, words):
-    found = chosen(trained("a"), trained("b", **given))
-    assert (found.clock, found.unit) == ("cpu", "CPU seconds")
-    assert found.words == f"Times are CPU seconds, of one thread for each cell: {words}."
-    assert seconds_of(found) == [2.5, 2.5]
-    assert [row["seconds"] for row in found.cells[0].metrics] == [0.0, 1.25, 2.5]
+    ):
+        found = chosen(trained("a"), trained("b", **given))
+        assert (found.clock, found.unit) == ("cpu", "CPU seconds")
+        assert found.explanation == f"Times are CPU seconds, of one thread for each cell: {reason}."
+        assert seconds_of(found) == [2.5, 2.5]
+        assert [row["seconds"] for row in found.cells[0].metrics] == [0.0, 1.25, 2.5]
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_cells_that_the_processor_s_clock_does_not_measure_have_the_wall_clock_or_none():
+    for given, reason in (
         ({"threads": 2}, "they ran with more than one thread"),
         ({"device": "cuda:1"}, "they ran on a GPU"),
         ({"ranks": (2,)}, "several processes trained each of them"),
-    ],
-)
-@pytest.mark.parametrize("disturbance", [{"jobs": 2}, {"others": 0.5}])
-def test_disturbed_cells_that_the_processor_s_clock_does_not_measure_have_no_clock(given, words, disturbance):
-    found = chosen(trained("a", **given, **disturbance), trained("b", **given))
-    assert (found.clock, found.cells) == (None, ())
-    assert found.words.startswith("Times are not comparable: ")
-    assert found.words.endswith(f", and {words}.")
-
-
-@pytest.mark.parametrize("given", [{"device": "cuda"}, {"ranks": (2,)}, {"threads": 2}])
-def test_undisturbed_cells_have_the_wall_clock_whatever_they_ran_on(given):
-    assert chosen(trained("a", **given)).clock == "wall"
+    ):
+        assert chosen(trained("a", **given)).clock == "wall"
+        for disturbance in ({"jobs": 2}, {"others": 0.5}):
+            found = chosen(trained("a", **given, **disturbance), trained("b", **given))
+            assert (found.clock, found.cells) == (None, ())
+            assert found.explanation.startswith("Times are not comparable: ")
+            assert found.explanation.endswith(f", and {reason}.")
 
 
 def without(made, *names):
@@ -78,7 +66,7 @@ def test_cells_without_processor_time_have_the_wall_clock_or_none():
     assert chosen(trained("a"), old).clock == "wall"
     found = chosen(trained("a", jobs=2), old)
     assert found.clock is None
-    assert found.words.endswith("and their processor time was not measured.")
+    assert found.explanation.endswith("and their processor time was not measured.")
 
 
 def test_a_system_that_does_not_say_what_others_used_is_judged_by_what_is_known():
@@ -97,7 +85,7 @@ def test_of_several_machines_the_one_with_most_places_is_timed_and_clocks_are_no
     assert [(cell.label, cell.seed) for cell in found.cells] == [("a", 0), ("b", 0), ("c", 0)]
     assert {cell.machines for cell in found.left_out} == {("B",)}
     assert len(found.left_out) == 6
-    assert f"Times are those of 3 of 9 cells, on {MACHINE}; the other cells ran on B." in found.words
+    assert f"Times are those of 3 of 9 cells, on {MACHINE}; the other cells ran on B." in found.explanation
 
 
 def test_processes_that_train_a_cell_together_are_a_kind_of_machine():
@@ -112,7 +100,7 @@ def test_a_cell_that_was_moved_between_machines_is_left_out():
     assert [cell.label for cell in found.left_out] == ["b"]
     alone = chosen(moved)
     assert (alone.clock, alone.cells) == (None, ())
-    assert "no cell ran on one known machine" in alone.words
+    assert "no cell ran on one known machine" in alone.explanation
     assert chosen(trained("a", machines=())).clock is None
 
 
@@ -121,7 +109,7 @@ def test_cells_that_are_not_finished_or_have_no_times_are_not_timed():
     assert found.clock == "wall"
     assert set(found.places()) == {"a"}
     assert chosen(cell("c"), cell("d", summary={"measured": 1.0})) == chosen()
-    assert chosen().words == "No times were measured."
+    assert chosen().explanation == "No times were measured."
 
 
 def test_on_the_processor_s_clock_every_number_that_has_two_is_that_of_the_processor():

@@ -24,7 +24,7 @@ FALLS = {
     "adhoc": 0.05,
     "quickstart": 0.35,
 }
-"""By which part the training loss falls from the first evaluation to the last, at least, in every cell."""
+"""The smallest fraction by which the training loss of each cell falls from the first evaluation to the last."""
 MEASURED = ("wall-clock", "theory-at-work")
 """Studies that train no network."""
 FOLDERS = {
@@ -36,14 +36,18 @@ FOLDERS = {
 }
 
 
+SLOW = ("q-ablation", "degree", "rank", "batch-size", "gpt-1.3b-fineweb")
+"""Studies that train a network of another study."""
+
+
 def marked():
     for name, study in studies().items():
         folder = FOLDERS.get(getattr(study.base, "dataset", ""))
-        yield pytest.param(name, marks=[pytest.mark.data(folder)] if folder else [])
+        marks = [pytest.mark.data(folder)] if folder else []
+        yield pytest.param(name, marks=[*marks, *([pytest.mark.slow] if name in SLOW else [])])
 
 
-def test_there_are_thirteen_and_each_has_its_margin():
-    assert len(studies()) == 13
+def test_every_study_has_its_margin():
     assert {*FALLS, *MEASURED} == set(studies())
 
 
@@ -63,6 +67,7 @@ def test_a_study_runs_and_learns_and_leaves_all_its_artefacts(capsys, tmp_path, 
     assert list((out / "report" / "tables").glob("*.tex"))
     for cell in results.cells:
         assert cell.label in shown
+        assert cell.summary.get("violated", 0) == 0
         assert cell.metrics
         present = {path.name for path in cell.folder.iterdir()}
         assert {"spec.json", "metrics.jsonl", "done.json"} <= present
@@ -82,13 +87,6 @@ def test_a_study_runs_and_learns_and_leaves_all_its_artefacts(capsys, tmp_path, 
         assert origin["words"] in shown  # a subset or stand-in is labelled where its numbers appear
         assert os.environ["MUONLAB_DATA"] not in json.dumps(dict(results.head))
     assert "not the paper's setting" in shown
-
-
-def test_theory_at_work_finds_nothing_violated(tmp_path):
-    assert main(["run", "theory-at-work", "--threads", "1", "--out", str(tmp_path / "run")]) == 0
-    for cell in load_results(tmp_path / "run").cells:
-        assert cell.summary["violated"] == 0
-        assert cell.summary["inequalities"] > 5
 
 
 @pytest.mark.data("cifar10-subset")
