@@ -1,4 +1,4 @@
-"""Words beside points, placed so that they neither cover each other nor the points."""
+"""Labels of points, placed so that they overlap neither each other nor the points."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZE = 8.0
 _SIDES = (("left", 6, -3), ("right", -6, -3), ("center", 0, 6), ("center", 0, -13), ("left", 5, 6), ("left", 5, -12),
           ("right", -5, 6), ("right", -5, -12), ("left", 12, 14), ("right", -12, -20), ("right", -12, 14),
           ("left", 12, -20))  # fmt: skip
-"""Where the words may stand, best first: alignment, and shift from the point in units of the drawing."""
+"""Possible positions, best first: alignment, and shift from the point in units of the drawing."""
 
 Box = tuple[float, float, float, float]
 
@@ -23,13 +23,13 @@ Box = tuple[float, float, float, float]
 def label_points(
     canvas: Canvas, axes: Axes, points: Sequence[tuple[float, float, str]], *, diagonal: bool = False
 ) -> None:
-    """Write a label beside each point; one that finds no room is left out (its point still has it for the pointer).
+    """Write a label next to each point; a label without room is left out.
 
     Args:
         canvas: the drawing.
-        axes: with the points on them.
-        points: places and words.
-        diagonal: whether the words keep clear of the line from corner to corner.
+        axes: the axes with the points.
+        points: x, y and label of each point.
+        diagonal: also keep clear of the line from corner to corner.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from|constrained_layout not applied")
@@ -40,12 +40,12 @@ def label_points(
     if diagonal:
         along = np.linspace(frame[:2], frame[2:], 150)
         taken += [(float(x) - 1, float(y) - 1, float(x) + 1, float(y) + 1) for x, y in along]
-    for place, (x, y, words) in enumerate(points):
-        said = drawing.short(words, 22)
+    for place, (x, y, label) in enumerate(points):
+        text = drawing.shorten(label, 22)
         for side, right, up in _SIDES:
-            box = _box(at[place][0] + right, at[place][1] + up, side, len(said) * SIZE * 0.6)
-            if _inside(box, frame) and not any(_meet(box, other) for i, other in enumerate(taken) if i != place):
-                axes.annotate(said, (x, y), (right, up), textcoords="offset points", ha=side, fontsize=SIZE)
+            box = _box(at[place][0] + right, at[place][1] + up, side, len(text) * SIZE * 0.6)
+            if _inside(box, frame) and not any(_overlap(box, other) for i, other in enumerate(taken) if i != place):
+                axes.annotate(text, (x, y), (right, up), textcoords="offset points", ha=side, fontsize=SIZE)
                 taken.append(box)
                 break
 
@@ -59,5 +59,5 @@ def _inside(box: Box, frame: Box) -> bool:
     return box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] + 4 and box[3] <= frame[3] + 4
 
 
-def _meet(a: Box, b: Box) -> bool:
+def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
