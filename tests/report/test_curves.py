@@ -86,11 +86,6 @@ def test_the_order_of_rows_does_not_matter(pairs, random):
     assert slowest([[rows]]) == slowest([[shuffled]]) == rows[-1]["seconds"]
 
 
-def test_of_rows_at_the_same_place_the_last_counts():
-    x, y = trace([{"epoch": 1, "loss": 5.0}, {"epoch": 1.0, "loss": 4.0}], "loss", "epoch")
-    assert (x.tolist(), y.tolist()) == ([1.0], [4.0])
-
-
 # ----------------------------------------------------------------------------------------------------------- by epoch
 
 
@@ -206,11 +201,6 @@ def test_a_moment_has_the_mean_of_lines_the_last_value_after_an_end_and_none_bef
             assert (found.std is None) == (len(runs) == 1)
 
 
-def test_moments_of_runs_without_the_metric_have_no_value():
-    assert at_seconds([], "loss", [1.0]) == [None]
-    assert at_seconds([run([1.0]), ()], "train_loss", [1.0, 2.0]) == [None, None]
-
-
 def test_fractions_are_of_the_slowest_run_among_those_named():
     groups = {"fast": [run([4.0, 2.0])], "slow": [run([4.0, 2.0], seconds=3.0), run([4.0, 2.0], seconds=5.0)]}
     moments, found = at_fractions(groups, "train_loss", [0.5, 1.0])
@@ -221,11 +211,6 @@ def test_fractions_are_of_the_slowest_run_among_those_named():
     assert moments == [1.0, 2.0]
     assert found["slow"] == [None, None]
     assert [one and one.mean for one in found["fast"]] == [4.0, 2.0]
-
-
-def test_without_seconds_there_are_no_moments():
-    assert at_fractions({"a": [[{"loss": 1.0}]]}, "loss", [1.0]) == ([], {"a": []})
-    assert slowest([[()]]) is None
 
 
 # ------------------------------------------------------------------------------------------------------------ time to
@@ -246,11 +231,3 @@ def test_the_time_to_a_loss_is_the_first_moment_at_which_the_line_is_there(pairs
         assert line(rows, found) == pytest.approx(target, rel=1e-6)
     else:
         assert found == rows[0]["seconds"]
-
-
-def test_a_loss_that_rises_again_was_reached_when_it_was_first_there():
-    rows = run([3.0, 1.0, 5.0, 0.5])
-    assert time_to(rows, "train_loss", 2.0) == 1.5
-    assert time_to(rows, "train_loss", 1.0) == 2.0
-    assert time_to(rows, "train_loss", 0.4) is None
-    assert time_to((), "train_loss", 1.0) is None

@@ -39,13 +39,18 @@ class Built:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Built:
-    return Built(tmp_path_factory.mktemp("explorer"))
+    with pytest.MonkeyPatch.context() as patch:  # the floors of all ranks take most of the time
+        patch.setattr(explorer_data, "RANKS", (64, 768))
+        patch.setattr(explorer_data, "SHARP_STEPS", 1)
+        return Built(tmp_path_factory.mktemp("explorer"))
 
 
-def test_the_page_is_one_small_file_written_whole_in_seconds(built):
-    assert built.seconds < 20  # of the processor: others may share it
+@pytest.mark.slow
+def test_the_page_is_one_small_file_written_in_seconds(tmp_path):
+    built = Built(tmp_path)
+    assert built.seconds < 20  # of the processor
     assert built.path.stat().st_size < 1_500_000
-    assert [path.name for path in built.path.parent.iterdir()] == ["explore.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["explore.html"]
 
 
 def test_what_is_no_place_for_a_file_is_an_error_in_one_line(tmp_path, capsys):
@@ -118,8 +123,8 @@ def test_a_residual_too_large_for_a_float_is_left_out_and_one_where_F_vanishes_i
 def test_floors_are_the_librarys_and_present_where_the_page_says(built):
     floors, ranks = built.data["floors"], built.data["ranks"]
     for power, name, q, place in (
-        (2, "taylor2", 3, 2), (2, "taylor5", 10, 3), (2, "jordan", 5, 2), (2, "polar_express", 7, 0),
-        (4, "taylor1", 2, 1), (8, "taylor2", 3, 2), (8, "polar_express", 1, 0), (2, "taylor3", 0, 1),
+        (2, "taylor2", 3, 1), (2, "taylor5", 10, 0), (2, "jordan", 5, 1), (4, "taylor1", 1, 1),
+        (8, "taylor2", 1, 0), (8, "polar_express", 1, 0),
     ):  # fmt: skip
         expected = alignment_floor(explorer_data.schedule_of(name, q), ranks[place], schatten=power)
         assert floors[str(power)][name][q][place] == expected
@@ -129,7 +134,7 @@ def test_floors_are_the_librarys_and_present_where_the_page_says(built):
             assert [row is not None for row in rows] == [
                 power == "2" or q <= built.data["sharp_steps"] for q in range(11)
             ]
-    assert "q ≤ 3 for the Schatten" in re.sub(r"\s+", " ", built.text)
+    assert "q ≤ 1 for the Schatten" in re.sub(r"\s+", " ", built.text)
 
 
 def test_spectra_and_scales_are_the_librarys(built):

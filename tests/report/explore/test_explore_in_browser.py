@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -81,8 +80,7 @@ def test_what_the_paper_does_not_cover_is_not_applicable_with_the_librarys_reaso
     assert "leaves norm 0.001 and" in page.locator('[data-reason-of="floor"]').inner_text()
 
 
-@pytest.mark.slow
-def test_the_headline_is_told_to_those_who_listen_and_the_sides_follow_the_shape(open_page, page_file):
+def test_the_headline_and_the_sides_follow_the_shape(open_page, page_file):
     page = open_page(page_file).page
     assert "χ ≤ 5,215" in page.locator("output#headline").inner_text()
     assert "1/a = 1.64" in page.locator("output#headline").inner_text()
@@ -114,21 +112,6 @@ def test_the_address_holds_the_view(open_page, page_file):
     assert controls == view.controls
 
 
-@pytest.mark.slow
-def test_the_views_to_try_open_by_a_click_and_a_jump_within_the_page_changes_nothing(open_page, page_file):
-    page = open_page(page_file).page
-    page.evaluate(SET, {"kappa": "4", "q": "7"})
-    page.get_by_role("link", name="Five steps of Jordan").click()
-    page.wait_for_url(re.compile("lambda0="))
-    jordan = View("jordan", 5)
-    assert differences(page.evaluate(READ), jordan) == []
-    page.focus(".skip")
-    page.keyboard.press("Enter")
-    page.wait_for_url(re.compile("#content$"))
-    page.evaluate("new Promise((done) => setTimeout(done))")  # after the event of that change
-    assert differences(page.evaluate(READ), jordan) == []
-
-
 JUMP = """(fragment) => new Promise((done) => {
   addEventListener("hashchange", () => setTimeout(done), { once: true });
   location.hash = fragment;
@@ -143,7 +126,6 @@ HOSTILE = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_hostile_fragments_are_ignored_or_clamped_and_never_become_markup(open_page, page_file):
     page = open_page(page_file).page
     elements = "[document.querySelectorAll('script,img,iframe,b,a').length, document.body.children.length]"
@@ -166,55 +148,12 @@ def test_hostile_fragments_are_ignored_or_clamped_and_never_become_markup(open_p
     assert differences(page.evaluate(READ), View("taylor5", 0, 44, m=1, n=16384)) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [320, 360, 1280])
+@pytest.mark.parametrize("width", [360, 1280])
 def test_nothing_scrolls_sideways(open_page, page_file, width):
-    page = open_page(page_file, width=width, touch=width < 700).page
-    for view in (View(), View("polar_express", 10, 44, "decaying gaussian", m=16384, n=16384), View("jordan", 1)):
-        page.evaluate(SET, view.controls)
-        page.evaluate(FRAME)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        wide = page.evaluate("[...document.querySelectorAll('svg.plot')].map((s) => s.getBoundingClientRect().right)")
-        assert max(wide) <= width
-
-
-CONTRAST = """() => {
-  const parts = (c) => (c.match(/[\\d.]+/g) || []).map(Number);
-  const light = (c) => parts(c).slice(0, 3).map((v) => v / 255)
-    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
-    .reduce((total, v, j) => total + v * [0.2126, 0.7152, 0.0722][j], 0);
-  const paper = (e) => {
-    for (; e; e = e.parentElement) {
-      const c = parts(getComputedStyle(e).backgroundColor);
-      if (c.length === 3 || c[3] === 1) return getComputedStyle(e).backgroundColor;
-    }
-    return "rgb(255, 255, 255)";
-  };
-  const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-  const found = [];
-  for (const e of document.querySelectorAll("body *")) {
-    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-    const line = e.matches(".curve:not(.faint), .mark, .bar");
-    if (e.closest("script, noscript, option") || !(own || line) || !e.getClientRects().length) continue;
-    const style = getComputedStyle(e);
-    const ink = line ? style.color : e.closest("svg") ? style.fill : style.color;
-    const value = ratio(light(ink), light(paper(e)));
-    if (value < (line ? 3 : 4.5)) found.push([e.tagName, e.className.baseVal ?? e.className, value]);
-  }
-  return [found, document.querySelectorAll("svg text").length];
-}"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dark", [False, True])
-def test_words_and_curves_stand_out_in_both_themes(open_page, page_file, dark):
-    page = open_page(page_file, dark=dark).page
-    for view in (View(), View("jordan", 1, prescale="paper", norm=0)):
-        page.evaluate(SET, view.controls)
-        page.evaluate(FRAME)
-        weak, texts = page.evaluate(CONTRAST)
-        assert weak == []
-        assert texts > 40
+    page = open_page(page_file, width=width).page
+    page.evaluate(SET, View("polar_express", 10, 44, "decaying gaussian", m=16384, n=16384).controls)
+    page.evaluate(FRAME)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_pointer_reads_the_curves(open_page, page_file):
@@ -227,21 +166,3 @@ def test_the_pointer_reads_the_curves(open_page, page_file):
     assert words.inner_text() == "q = 3, χ bound = 5,215, χ = 4,111, 1/a = 1.64"
     page.mouse.move(1, 1)
     assert words.inner_text() == ""
-
-
-@pytest.mark.slow
-def test_controls_and_drawings_are_named_and_headings_in_order(open_page, page_file):
-    page = open_page(page_file).page
-    for name in View().controls:
-        assert page.locator(f'label[for="{name}"]').inner_text().strip(), name
-    for name in ("kappa", "q", "lambda0", "norm", "rank", "ratio"):
-        assert page.locator(f"#{name}").get_attribute("aria-valuetext") == page.locator(f"#{name}-value").inner_text()
-    page.evaluate(FRAME)
-    levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map((h) => Number(h.tagName[1]))")
-    assert levels[0] == 1
-    assert all(b - a <= 1 for a, b in pairwise(levels))
-    drawings = page.locator("svg.plot")
-    assert drawings.count() == 6
-    for svg in drawings.all():
-        assert len(svg.get_attribute("aria-label") or "") > 20
-        assert "NaN" not in svg.inner_html()

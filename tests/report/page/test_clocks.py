@@ -31,26 +31,23 @@ def tables_of(folder):
     return {path.stem for path in (folder / "report" / "tables").iterdir()}
 
 
-@pytest.mark.parametrize(
-    ("jobs", "unit", "sentence"),
-    [
+def test_a_page_names_its_clock_on_axes_in_tables_and_in_a_sentence(made):
+    for jobs, unit, sentence in [
         (1, "seconds", "Times are wall seconds: each cell ran alone, on a quiet machine."),
         (2, "CPU seconds", "Times are CPU seconds, of one thread for each cell: cells ran side by side."),
-    ],
-)
-def test_a_page_names_its_clock_on_axes_in_tables_and_in_a_sentence(made, jobs, unit, sentence):
-    with_jobs(made, jobs)
-    text = text_of(made)
-    assert text.count(sentence) == jobs  # a fact, and a warning where it is not the wall clock
-    (training,) = (one for one in study_sections(gather_run(made).results)[0].figures if one.name == "training")
-    assert [panel.x_name for panel in training.panels] == ["epoch"] * 2 + [f"{unit} of training"] * 2
-    assert f"Loss by epoch and by {unit} of training" in text
-    factor = 1.0 if jobs == 1 else CPU
-    rows = losses("SGD-M", 0)
-    (curve,) = (one for one in training.panels[3].series if one.label == "SGD-M")
-    assert curve.x[-1] == pytest.approx(factor * rows[-1]["seconds"])
-    assert {"losses-over-time", "speed"} <= tables_of(made)
-    assert f"Training loss over {unit} of training" in table(made, "losses-over-time").title
+    ]:
+        with_jobs(made, jobs)
+        text = text_of(made)
+        assert text.count(sentence) == jobs  # a fact, and a warning where it is not the wall clock
+        (training,) = (one for one in study_sections(gather_run(made).results)[0].figures if one.name == "training")
+        assert [panel.x_name for panel in training.panels] == ["epoch"] * 2 + [f"{unit} of training"] * 2
+        assert f"Loss by epoch and by {unit} of training" in text
+        factor = 1.0 if jobs == 1 else CPU
+        rows = losses("SGD-M", 0)
+        (curve,) = (one for one in training.panels[3].series if one.label == "SGD-M")
+        assert curve.x[-1] == pytest.approx(factor * rows[-1]["seconds"])
+        assert {"losses-over-time", "speed"} <= tables_of(made)
+        assert f"Training loss over {unit} of training" in table(made, "losses-over-time").title
 
 
 @pytest.mark.usefixtures("without_figures")

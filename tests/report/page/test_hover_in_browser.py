@@ -38,26 +38,6 @@ def test_the_pointer_reads_every_curve_at_the_nearest_epoch(study):
 
 
 @pytest.mark.slow
-def test_the_tooltip_goes_when_the_pointer_leaves_the_panel(study):
-    point(study, "loss", pages.figure().panels[0], 5.0, 1.0)
-    assert study.locator("#figure-loss [data-tip]").is_visible()
-    study.mouse.move(1, 1)
-    assert study.locator("#figure-loss [data-tip]").is_hidden()
-    assert study.locator("#figure-loss .guide").count() == 0
-
-
-@pytest.mark.slow
-def test_curves_with_places_of_their_own_say_where_their_value_is(open_page):
-    curves = (Series("a", (1.0, 10.0), (0.5, 0.25)), Series("b", (4.0, 11.0), (1.0, 0.75)))
-    panel = pages.panel(curves=curves)
-    page = open_page(study_html(with_figure(panel))).page
-    point(page, "loss", panel, 3.8, 1.0)
-    assert tip(page) == ("epoch 4", {"a": "0.5 (at 1)", "b": "1"})
-    point(page, "loss", panel, 11.2, 1.0)
-    assert tip(page) == ("epoch 11", {"a": "0.25 (at 10)", "b": "0.75"})
-
-
-@pytest.mark.slow
 def test_of_many_curves_the_nearest_to_the_pointer_are_told(open_page):
     curves = tuple(Series(f"c{k}", (1.0, 20.0), (k / 20, k / 20)) for k in range(40))
     panel = pages.panel(curves=curves)

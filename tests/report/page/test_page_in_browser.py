@@ -196,33 +196,3 @@ def test_landmarks_names_and_tables_are_there_for_those_who_listen(open_page, na
         "heads": 0,
         "buttons": 0,
     }
-
-
-@pytest.mark.slow
-def test_on_paper_everything_is_open_black_on_white_and_nothing_is_cut_off(open_page):
-    page = open_page(made("study"), dark=True).page
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.emulate_media(media="print")
-    assert page.locator("details:not([open])").count() == 0
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    kinds = page.evaluate(
-        "[...document.querySelectorAll('.scroll, .drawing')].map((e) => getComputedStyle(e).overflowX)"
-    )
-    assert set(kinds) == {"visible"}
-    assert page.locator("[data-theme-button]").is_hidden()
-    page.set_viewport_size({"width": 700, "height": 1000})
-    assert page.evaluate(FITS) == [700, 700]
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert page.locator("details[open]").count() == 0
-
-
-@pytest.mark.slow
-def test_without_scripts_the_page_says_the_same(chromium, tmp_path):
-    (tmp_path / "page.html").write_text(study_html(pages.page()), encoding="utf-8")
-    context = chromium.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto((tmp_path / "page.html").as_uri())
-    page.locator("summary", has_text="Numbers").first.click()
-    assert page.locator("#figure-loss details table").first.is_visible()
-    assert page.locator("[data-copy], [data-theme-button]").locator("visible=true").count() == 0
-    context.close()
