@@ -182,15 +182,11 @@ def bounds(cells: Sequence[CellResult]) -> Table:
     }
     summaries = [{**cell.summary, "bound": BOUNDS.get(cell.summary.get("bound", ""))} for cell in cells]
     rows = tuple(
-        (*_problem(cell), *(summary.get(name) for name in names))
+        (cell.points.get("problem", cell.label), cell.points.get("method", ""), *(summary.get(name) for name in names))
         for cell, summary in zip(cells, summaries, strict=True)
     )
     caption = "Optimizers on problems with known L, D and σ, with the step size and momentum of the theorem."
     return Table("bounds", "Bounds and measured averages", caption, ("problem", "method", *names.values()), rows, 3)
-
-
-def _problem(cell: CellResult) -> tuple[str, str]:
-    return cell.points.get("problem", cell.label), cell.points.get("method", "")
 
 
 def certificates(places: CellsByLabel) -> Table | None:
@@ -210,7 +206,9 @@ def certificates(places: CellsByLabel) -> Table | None:
                 layers.setdefault(str(row.get("name", "")), []).append(row)
         for layer, certified in layers.items():
             shape = "×".join(map(str, certified[0].get("shape", ())))
-            extended = [{**row, "lambda_0": _complement(row.get("delta_0"))} for row in certified]
+            extended = [
+                {**row, "lambda_0": 1 - row["delta_0"] if row.get("delta_0") is not None else None} for row in certified
+            ]
             numbers = [_mean([row.get(name) for row in extended]) for name in names]
             factor = _mean([_reciprocal(row.get("alignment")) for row in certified])
             rows.append((label, layer, shape, *numbers[:3], factor, *numbers[3:]))
@@ -223,10 +221,6 @@ def certificates(places: CellsByLabel) -> Table | None:
         "the factor of the alignment theorem for the same update; the floor is the value of a that the rank guarantees."
     )
     return Table("certificates", "Certificates by layer", caption, tuple(header), tuple(rows))
-
-
-def _complement(delta: float | None) -> float | None:
-    return None if delta is None else 1 - delta
 
 
 def _last_step(cell: CellResult) -> list[ResultRow]:

@@ -235,14 +235,14 @@ def _of_proofs() -> Iterable[Claim]:
     )
     muon = ("paper", "paper_after", "sharp", "sharp_after", "corrected", "floor", "floor_corrected")
     sgdm = ("sgdm_paper", "sgdm_sharp", "sgdm_L_F")
-    for number, names, has, words in (
-        (1, muon, lambda method: method.startswith("muon_q"), "Muon with q Newton-Schulz steps"),
-        (3, sgdm, lambda method: method.startswith("sgdm"), "SGD-M"),
-        (4, muon, lambda method: method == "muon_svd", "Muon with the exact polar factor"),
+    for number, names, covers, method in (
+        (1, muon, lambda name: name.startswith("muon_q"), "Muon with q Newton-Schulz steps"),
+        (3, sgdm, lambda name: name.startswith("sgdm"), "SGD-M"),
+        (4, muon, lambda name: name == "muon_svd", "Muon with the exact polar factor"),
     ):
         yield Claim(
-            f"theorem-{number}", "theory-at-work", 0, f"Theorem {number}", holds, check(names, has, kind="expected"),
-            statement=f"The mean of ‖∇f‖_* of {words} stays below the bounds of Theorem {number} and sharper ones.",
+            f"theorem-{number}", "theory-at-work", 0, f"Theorem {number}", holds, check(names, covers, kind="expected"),
+            statement=f"The mean of ‖∇f‖_* of {method} stays below the bounds of Theorem {number} and sharper ones.",
         )  # fmt: skip
     yield Claim(
         "proofs-step-by-step", "theory-at-work", 1, "Lemmas 6 to 8, alignment theorem", holds,

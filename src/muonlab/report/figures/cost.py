@@ -53,7 +53,7 @@ def cost_figure(rows: Sequence[ResultRow], clock: ClockName = "wall") -> Figure 
             panels.append(panel)
             drawing.legend(canvas, entries)
         if ratios:
-            label_points(canvas, grid[0], [(*_pair(row), _shape(row)) for row in ratios], diagonal=True)
+            label_points(canvas, grid[0], [(*_pair(row), _shape(row)) for row in ratios])
         return drawing.to_figure(
             canvas,
             panels,

@@ -20,26 +20,16 @@ _SIDES = (("left", 6, -3), ("right", -6, -3), ("center", 0, 6), ("center", 0, -1
 Box = tuple[float, float, float, float]
 
 
-def label_points(
-    canvas: Canvas, axes: Axes, points: Sequence[tuple[float, float, str]], *, diagonal: bool = False
-) -> None:
-    """Write a label next to each point; a label without room is left out.
-
-    Args:
-        canvas: the drawing.
-        axes: the axes with the points.
-        points: x, y and label of each point.
-        diagonal: also keep clear of the line from corner to corner.
-    """
+def label_points(canvas: Canvas, axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Write a label next to each point (x, y, label), clear of the diagonal; a label without room is left out."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from|constrained_layout not applied")
         canvas.draw_without_rendering()
     frame = axes.bbox.x0, axes.bbox.y0, axes.bbox.x1, axes.bbox.y1
     at = [tuple(map(float, axes.transData.transform((x, y)))) for x, y, _ in points]
     taken: list[Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in at]
-    if diagonal:
-        along = np.linspace(frame[:2], frame[2:], 150)
-        taken += [(float(x) - 1, float(y) - 1, float(x) + 1, float(y) + 1) for x, y in along]
+    along = np.linspace(frame[:2], frame[2:], 150)
+    taken += [(float(x) - 1, float(y) - 1, float(x) + 1, float(y) + 1) for x, y in along]
     for place, (x, y, label) in enumerate(points):
         text = drawing.shorten(label, 22)
         for side, right, up in _SIDES:

@@ -85,7 +85,7 @@
     tip.replaceChildren(head, ...rows, ...(read.more ? [element("p", "head", `and ${read.more} more`)] : []));
   };
 
-  const watch = (figure) => {
+  const attach = (figure) => {
     const svg = figure.querySelector(".canvas svg");
     const drawing = figure.querySelector(".drawing");
     const stage = figure.querySelector(".stage");
@@ -109,7 +109,7 @@
       marks.replaceChildren();
       said.textContent = "";
     };
-    const settle = (panel, read) => {
+    const placeTip = (panel, read) => {
       const matrix = svg.getScreenCTM();
       const frame = stage.getBoundingClientRect();
       const left = new DOMPoint(read.at, panel.box[1]).matrixTransform(matrix);
@@ -132,7 +132,7 @@
       );
       fill(tip, panel, read);
       tip.hidden = false;
-      settle(panel, read);
+      placeTip(panel, read);
       return words(panel, read);
     };
 
@@ -172,8 +172,8 @@
       said.textContent = (panels.length > 1 ? `Panel ${which + 1} of ${panels.length}. ` : "") + lines.join("; ");
     });
     drawing.addEventListener("blur", hide);
-    drawing.addEventListener("scroll", () => now && settle(panels[now.which], reading(panels[now.which], now.index)));
+    drawing.addEventListener("scroll", () => now && placeTip(panels[now.which], reading(panels[now.which], now.index)));
   };
 
-  for (const figure of document.querySelectorAll("[data-figure]")) watch(figure);
+  for (const figure of document.querySelectorAll("[data-figure]")) attach(figure);
 })();

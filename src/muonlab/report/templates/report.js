@@ -68,13 +68,7 @@
       return "Copied";
     } catch {
       select(element);
-      let done = false;
-      try {
-        done = document.execCommand("copy");
-      } catch {
-        done = false;
-      }
-      return done ? "Copied" : "Selected: press Ctrl+C";
+      return "Selected: press Ctrl+C";
     }
   };
   for (const button of all("[data-copy]")) {
