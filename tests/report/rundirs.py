@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,11 +107,6 @@ def write_run(folder: Path, labels: list[str], seeds: int = 2, *, study: str = "
     session = {"muonlab": __version__, "commit": "0" * 40, "python": "3.11", "system": "Linux", **MACHINE}
     seal(folder / "env.json", sessions=[session])
     return folder
-
-
-def finite(text: str) -> bool:
-    """Whether a text has no number that is none."""
-    return not re.search(r"\b(nan|NaN|inf|Infinity)\b", text)
 
 
 def text_of(folder: Path) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 
 from muonlab.lab import paper
-from muonlab.report.figures import style
-from muonlab.report.figures.style import DARK_PAGE, OTHERS, WHITE_PAGE, looks, ramp
+from muonlab.report.figures.style import OTHERS, curve_styles, ramp
 
 KAPPAS = [f"Muon (κ={kappa})" for kappa in range(1, 11)]
 SIZES = [f"B={size}" for size in (64, 128, 256, 512, 1024)]
@@ -50,22 +48,17 @@ def least_distance(colours, vision):
     return min(np.linalg.norm(lab(a, vision) - lab(b, vision)) for a, b in itertools.combinations(colours, 2))
 
 
-@pytest.mark.parametrize("page", [WHITE_PAGE, DARK_PAGE])
-def test_every_colour_stands_out_three_to_one_on_both_pages(page):
-    ramps = [ramp(place) for place in np.linspace(0, 1, 61)]
-    for colour in {look.colour for look in looks(KNOWN).values()} | set(OTHERS) | set(ramps):
-        assert contrast(colour, page) >= 3.0, colour
+def test_every_colour_stands_out_three_to_one_on_both_pages():
+    for page in ["#ffffff", "#14171c"]:
+        ramps = [ramp(place) for place in np.linspace(0, 1, 61)]
+        for colour in {style_of.colour for style_of in curve_styles(KNOWN).values()} | set(OTHERS) | set(ramps):
+            assert contrast(colour, page) >= 3.0, colour
 
 
-def test_the_contrast_is_that_of_the_web_guidelines():
-    assert contrast("#ffffff", "#000000") == pytest.approx(21)
-    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)
-
-
-@pytest.mark.parametrize("vision", VISIONS)
-def test_optimizers_of_the_tables_are_told_apart_in_every_vision(vision):
-    found = looks(paper.OPTIMIZERS)
-    assert least_distance([found[name].colour for name in paper.OPTIMIZERS], vision) >= APART
+def test_optimizers_of_the_tables_are_told_apart_in_every_vision():
+    for vision in VISIONS:
+        found = curve_styles(paper.OPTIMIZERS)
+        assert least_distance([found[name].colour for name in paper.OPTIMIZERS], vision) >= APART
 
 
 def test_a_red_and_green_palette_would_fail_that_test():
@@ -74,33 +67,22 @@ def test_a_red_and_green_palette_would_fail_that_test():
     assert min(least_distance(red_green, vision) for vision in ("protanopia", "deuteranopia")) < APART
 
 
-@pytest.mark.parametrize("vision", ["normal", "protanopia", "deuteranopia"])
-def test_degrees_and_batch_sizes_run_in_order_from_blue_to_yellow(vision):
-    for labels in (KAPPAS, SIZES):
-        yellow = [lab(look.colour, vision)[2] for look in looks(labels).values()]
-        assert yellow == sorted(yellow)
-
-
-def test_neighbours_on_an_axis_differ_in_colour():
-    for labels in (KAPPAS[:5], SIZES):
-        assert least_distance([look.colour for look in looks(labels).values()], "normal") > 6
+def test_degrees_and_batch_sizes_run_in_order_from_blue_to_yellow():
+    for vision in ["normal", "protanopia", "deuteranopia"]:
+        for labels in (KAPPAS, SIZES):
+            yellow = [lab(style_of.colour, vision)[2] for style_of in curve_styles(labels).values()]
+            assert yellow == sorted(yellow)
 
 
 def test_optimizers_look_the_same_in_every_list():
-    alone = {name: looks([name])[name] for name in ["SGD-M", "Muon (SVD)", *STEPS]}
+    alone = {name: curve_styles([name])[name] for name in ["SGD-M", "Muon (SVD)", *STEPS]}
     for extra in (KNOWN, ["a", "b", *STEPS, "SGD-M", "Muon (SVD)"], ["Muon (q=3), r=16", *alone]):
-        found = looks(extra)
-        assert all(found[name] == look for name, look in alone.items() if name in extra)
+        found = curve_styles(extra)
+        assert all(found[name] == style_of for name, style_of in alone.items() if name in extra)
 
 
-def test_names_of_the_theory_study_are_the_same_optimizers():
-    names = {"sgdm": "SGD-M", "muon_q1": "Muon (q=1)", "muon_q3": "Muon (q=3)", "muon_svd": "Muon (SVD)"}
-    assert all(looks([short])[short] == looks([long])[long] for short, long in names.items())
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
+def test_markers_differ_within_a_figure():
+    for labels in [
         ["SGD-M", "Muon (SVD)", *STEPS],
         KAPPAS,
         SIZES,
@@ -108,26 +90,12 @@ def test_names_of_the_theory_study_are_the_same_optimizers():
         list("abcdefghijklmnopqrstu"),
         [*KAPPAS[:3], *SIZES, *STEPS[:4], "SGD-M"],
         ["Muon (q=3), r=16", "Muon (q=3), r=32", "Muon (q=3)", "?"],
-    ],
-)
-def test_markers_differ_within_a_figure(labels):
-    markers = [look.marker for look in looks(labels).values()]
-    assert len(set(markers)) == len(labels)
+    ]:
+        markers = [style_of.marker for style_of in curve_styles(labels).values()]
+        assert len(set(markers)) == len(labels)
 
 
 def test_parts_of_one_optimizer_share_its_colour():
-    found = looks(["Muon (q=3), r=16", "Muon (q=3), r=32", "SGD-M, r=16"])
-    assert found["Muon (q=3), r=16"] == looks(["Muon (q=3)"])["Muon (q=3)"]
+    found = curve_styles(["Muon (q=3), r=16", "Muon (q=3), r=32", "SGD-M, r=16"])
+    assert found["Muon (q=3), r=16"] == curve_styles(["Muon (q=3)"])["Muon (q=3)"]
     assert found["Muon (q=3), r=16"].colour == found["Muon (q=3), r=32"].colour != found["SGD-M, r=16"].colour
-
-
-def test_unknown_labels_are_drawn_by_their_place():
-    assert looks(["x", "y"]) == looks(["x", "y"])
-    assert looks(["x", "y"])["y"].colour == OTHERS[1] == looks(["z", "w"])["w"].colour
-
-
-def test_odd_labels_still_have_a_look():
-    odd = ["", ", ", "B=0", "B=-1", "r=", "Muon (q=99)", "Muon (κ=0)", "muon_q", "B=" + "9" * 40, "😀"]
-    assert len(looks(odd)) == len(odd)
-    assert len(looks(map(str, range(500)))) == 500
-    assert all(look.line in style.LINES for look in looks(map(str, range(500))).values())

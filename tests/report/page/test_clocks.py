@@ -9,9 +9,8 @@ import pytest
 
 from muonlab.cli import console
 from muonlab.lab.runner.summary import report as summary_of
-from muonlab.report import figures
-from muonlab.report.gather import gather
-from muonlab.report.page.sections import sections
+from muonlab.report.gather import gather_run
+from muonlab.report.page.sections import study_sections
 from tests.report.rundirs import CPU, MACHINE, OPTIMIZERS, edit, losses, text_of, write_cell, write_run
 
 OTHER = {"cpu": "B 2", "cpu_model": "6-1-1", "cores": 64, "gpus": []}
@@ -24,7 +23,7 @@ def with_jobs(folder, jobs):
 
 
 def table(folder, name):
-    (found,) = (t for part in sections(gather(folder).results) for t in part.tables if t.name == name)
+    (found,) = (t for part in study_sections(gather_run(folder).results) for t in part.tables if t.name == name)
     return found
 
 
@@ -32,28 +31,26 @@ def tables_of(folder):
     return {path.stem for path in (folder / "report" / "tables").iterdir()}
 
 
-@pytest.mark.parametrize(
-    ("jobs", "unit", "sentence"),
-    [
+def test_a_page_names_its_clock_on_axes_in_tables_and_in_a_sentence(made):
+    for jobs, unit, sentence in [
         (1, "seconds", "Times are wall seconds: each cell ran alone, on a quiet machine."),
         (2, "CPU seconds", "Times are CPU seconds, of one thread for each cell: cells ran side by side."),
-    ],
-)
-def test_a_page_names_its_clock_on_axes_in_tables_and_in_a_sentence(made, jobs, unit, sentence):
-    with_jobs(made, jobs)
-    text = text_of(made)
-    assert text.count(sentence) == jobs  # a fact, and a warning where it is not the wall clock
-    (training,) = (one for one in sections(gather(made).results)[0].figures if one.name == "training")
-    assert [panel.x_name for panel in training.panels] == ["epoch"] * 2 + [f"{unit} of training"] * 2
-    assert f"Loss by epoch and by {unit} of training" in text
-    factor = 1.0 if jobs == 1 else CPU
-    rows = losses("SGD-M", 0)
-    (curve,) = (one for one in training.panels[3].series if one.label == "SGD-M")
-    assert curve.x[-1] == pytest.approx(factor * rows[-1]["seconds"])
-    assert {"losses-over-time", "speed"} <= tables_of(made)
-    assert f"Training loss over {unit} of training" in table(made, "losses-over-time").title
+    ]:
+        with_jobs(made, jobs)
+        text = text_of(made)
+        assert text.count(sentence) == jobs  # a fact, and a warning where it is not the wall clock
+        (training,) = (one for one in study_sections(gather_run(made).results)[0].figures if one.name == "training")
+        assert [panel.x_name for panel in training.panels] == ["epoch"] * 2 + [f"{unit} of training"] * 2
+        assert f"Loss by epoch and by {unit} of training" in text
+        factor = 1.0 if jobs == 1 else CPU
+        rows = losses("SGD-M", 0)
+        (curve,) = (one for one in training.panels[3].series if one.label == "SGD-M")
+        assert curve.x[-1] == pytest.approx(factor * rows[-1]["seconds"])
+        assert {"losses-over-time", "speed"} <= tables_of(made)
+        assert f"Training loss over {unit} of training" in table(made, "losses-over-time").title
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_the_speed_table_of_a_page_has_both_clocks(made):
     for jobs, used in ((1, "wall seconds"), (2, "CPU seconds")):
         with_jobs(made, jobs)
@@ -64,13 +61,14 @@ def test_the_speed_table_of_a_page_has_both_clocks(made):
         assert f"Claims about time use {used}." in speed.caption
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_without_a_clock_nothing_is_shown_over_time(tmp_path):
     folder = write_run(tmp_path / "made", [], settings={"device": "cpu", "threads": 2})
     for label in OPTIMIZERS:
         write_cell(folder, label, 0, losses(label, 0), jobs=2)
     text = text_of(folder)
     words = "Times are not comparable: cells ran side by side, and they ran with more than one thread."
-    assert f"{words} Nothing is shown over time." in text
+    assert f"{words} No results over time are shown." in text
     assert tables_of(folder) == {"final-losses"}
     assert "by seconds" not in text
     claims = {one["claim"]: one for one in json.loads((folder / "report" / "claims.json").read_text())}
@@ -88,13 +86,15 @@ def on_two_machines(tmp_path):
     return folder
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_page_of_two_machines_says_which_cells_ran_where(on_two_machines):
     text = text_of(on_two_machines)
     assert f"Cells ran on different hardware: 4 of 6 on {A}; SGD-M, seed 1, on {B}; Muon (q=1), seed 1, on {B}." in text
-    assert f"Its cells ran on 2 kinds of hardware: {A}; {B}." in table(on_two_machines, "final-losses").caption
+    assert f"The cells ran on 2 kinds of hardware: {A}; {B}." in table(on_two_machines, "final-losses").caption
     assert MACHINE["cpu"] in text
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_times_of_two_machines_are_never_in_one_table(on_two_machines):
     text_of(on_two_machines)
     speed, over_time = (table(on_two_machines, name) for name in ("speed", "losses-over-time"))
@@ -103,26 +103,15 @@ def test_times_of_two_machines_are_never_in_one_table(on_two_machines):
     slowest = max(losses(label, 0)[-1]["seconds"] for label in OPTIMIZERS if label != "Muon (SVD)")
     assert over_time.header[-1] == f"100% ({slowest:.3g} s)"
     for one in (speed, over_time):
-        assert f"Times are of the cells that ran on {A}; 2 other cells are left out." in one.caption
+        assert f"Times are from cells on {A}; 2 cells on other hardware are left out." in one.caption
     final = table(on_two_machines, "final-losses")
     assert [row[1] for row in final.rows] == [2, 2, 1, 1]  # losses are of both
-
-
-def test_a_warning_names_at_most_twenty_cells(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "training_figure", lambda *_, **__: None)
-    folder = write_run(tmp_path / "made", OPTIMIZERS, seeds=6)
-    edit(folder / "env.json", lambda about: {"sessions": [*about["sessions"], {**about["sessions"][0], **OTHER}]})
-    for seed in range(10, 32):
-        write_cell(folder, "SGD-M", seed, losses("SGD-M", seed), sessions=[1], machine=MACHINE | OTHER)
-    text = text_of(folder)
-    assert f"SGD-M, seed 29, on {B}; and 2 more." in text
-    assert f"seed 30, on {B}" not in text
 
 
 def test_the_console_has_the_clock_and_its_sentence(made):
     for jobs, clock in ((1, "wall"), (2, "cpu")):
         with_jobs(made, jobs)
-        results = gather(made).results
+        results = gather_run(made).results
         answer = summary_of(results)
         assert answer["clock"] == clock
         assert "seconds_comparable" not in answer

@@ -8,8 +8,8 @@ import pytest
 
 from muonlab.lab.problems.cell import FIXED_BOUNDS
 from muonlab.lab.runner.run_study import run
-from muonlab.report.gather import gather
-from muonlab.report.page.sections import sections
+from muonlab.report.gather import gather_run
+from muonlab.report.page.sections import study_sections
 from muonlab.report.tables import BOUNDS
 from muonlab.report.values import Section
 
@@ -23,7 +23,7 @@ def shown(tmp_path_factory):
         if name not in kept:
             folder = tmp_path_factory.mktemp(name)
             run(name, out=folder / name, threads=1, **options)  # times are then shown however busy the machine is
-            kept[name] = {section.name: section for section in sections(gather(folder / name).results)}
+            kept[name] = {section.name: section for section in study_sections(gather_run(folder / name).results)}
         return kept[name]
 
     return show
@@ -74,8 +74,8 @@ def test_the_rank_study_shows_gradients_by_rank_and_slopes_beside_the_paper_s(sh
 
 def test_numbers_of_the_training_figure_are_those_of_the_rows(tmp_path):
     run("quickstart", out=tmp_path / "q", settings={"steps": 4, "epochs": None, "evaluate_every": 2})
-    results = gather(tmp_path / "q").results
-    figure = sections(results)[0].figures[0]
+    results = gather_run(tmp_path / "q").results
+    figure = study_sections(results)[0].figures[0]
     drawn = {series.label: series for series in figure.panels[1].series}
     for cell in results.cells:
         rows = [json.loads(line) for line in (cell.folder / "metrics.jsonl").read_text().splitlines()]

@@ -38,37 +38,28 @@ class Built:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return Built(tmp_path_factory.mktemp("explorer"))
+def built(tmp_path_factory) -> Built:
+    with pytest.MonkeyPatch.context() as patch:  # the floors of all ranks take most of the time
+        patch.setattr(explorer_data, "RANKS", (64, 768))
+        patch.setattr(explorer_data, "SHARP_STEPS", 1)
+        return Built(tmp_path_factory.mktemp("explorer"))
 
 
-def test_the_page_is_one_small_file_written_whole_in_seconds(built: Built) -> None:
-    assert built.seconds < 20  # of the processor: others may share it
+@pytest.mark.slow
+def test_the_page_is_one_small_file_written_in_seconds(tmp_path):
+    built = Built(tmp_path)
+    assert built.seconds < 20  # of the processor
     assert built.path.stat().st_size < 1_500_000
-    assert [path.name for path in built.path.parent.iterdir()] == ["explore.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["explore.html"]
 
 
-def test_a_failed_build_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = tmp_path / "explore.html"
-    old.write_text("old")
-
-    def fails(*_: object) -> None:
-        raise OSError("no space")
-
-    monkeypatch.setattr(explore, "explorer_html", lambda: "new")
-    monkeypatch.setattr(Path, "replace", fails)
-    with pytest.raises(OSError, match="no space"):
-        explore.explore(old)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("explore.html", "old")]
+def test_what_is_no_place_for_a_file_is_an_error_in_one_line(tmp_path, capsys):
+    for name in [".", "missing/explore.html"]:
+        assert main(["explore", "--out", str(tmp_path / name)]) == 2
+        assert "--out must be a file in an existing directory, got" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [".", "missing/explore.html"])
-def test_what_is_no_place_for_a_file_is_an_error_in_one_line(tmp_path: Path, name: str, capsys: Any) -> None:
-    assert main(["explore", "--out", str(tmp_path / name)]) == 2
-    assert "--out must be a file in a directory that is there, got" in capsys.readouterr().err
-
-
-def test_the_command_names_the_page_and_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_command_names_the_page_and_opens_it(tmp_path, monkeypatch, capsys):
     opened: list[str] = []
     monkeypatch.setattr(explore, "explorer_html", lambda: "page")
     monkeypatch.setattr(webbrowser, "open", opened.append)
@@ -79,7 +70,7 @@ def test_the_command_names_the_page_and_opens_it(tmp_path: Path, monkeypatch: py
     assert path.read_text() == "page"
 
 
-def test_every_preset_is_offered_and_those_that_are_taylor_polynomials_by_their_degree(built: Built) -> None:
+def test_every_preset_is_offered_and_those_that_are_taylor_polynomials_by_their_degree(built):
     names = set(built.data["polynomials"])
     assert names >= {"taylor1", "taylor2", "taylor3", "taylor4", "taylor5", "jordan", "polar_express"}
     left_out = [entry for name, entry in PRESETS.items() if name not in names]
@@ -88,7 +79,7 @@ def test_every_preset_is_offered_and_those_that_are_taylor_polynomials_by_their_
     assert {name for name in names if not name.startswith("taylor")} | {"taylor"} <= set(options)
 
 
-def test_coefficients_are_the_exact_ones_rounded_once(built: Built) -> None:
+def test_coefficients_are_the_exact_ones_rounded_once(built):
     for name, given in built.data["polynomials"].items():
         table = PRESETS[name].table if name in PRESETS else (taylor(given["kappa"]),)
         assert len(given["steps"]) == len(table)
@@ -98,7 +89,7 @@ def test_coefficients_are_the_exact_ones_rounded_once(built: Built) -> None:
             assert step["phi"] == [float(c) for c in p.exact_phi]
 
 
-def test_polynomials_that_theorem_2_does_not_cover_say_why_as_the_library_does(built: Built) -> None:
+def test_polynomials_that_theorem_2_does_not_cover_say_why_as_the_library_does(built):
     given = built.data["polynomials"]
     assert all(given[f"taylor{kappa}"]["reason"] is None for kappa in explorer_data.KAPPAS)
     assert given["jordan"]["reason"] == analyse(preset("jordan").polynomial).reason
@@ -106,22 +97,22 @@ def test_polynomials_that_theorem_2_does_not_cover_say_why_as_the_library_does(b
     assert given["polar_express"]["reason"] == analyse(preset("polar_express").table[0]).reason
 
 
-@pytest.mark.parametrize("name", ["jordan", "polar_express"])
-def test_errors_of_other_polynomials_are_the_librarys(built: Built, name: str) -> None:
-    for q in (0, 1, 4, 7, 10):
-        schedule = preset(name).schedule(q)
-        for index in (0, 4, 17, 29, 44):
-            delta, left, epsilon = built.data["polynomials"][name]["errors"][q][index]
-            ell = math.sqrt(explorer_data.LAMBDAS[index])
-            assert epsilon == schedule_error(schedule, ell).epsilon
-            assert left == float(1 - explorer_data.residual_on(schedule, ell))
-            F = np.asarray(schedule(np.geomspace(ell, 1.0, 4001)))
-            seen = float(np.max(np.abs(1 - F**2)))  # on a grid: at most the largest, and close to it
-            assert seen <= delta * (1 + 1e-9)
-            assert delta <= 1.02 * seen + 1e-9
+def test_errors_of_other_polynomials_are_the_librarys(built):
+    for name in ["jordan", "polar_express"]:
+        for q in (0, 1, 4, 7, 10):
+            schedule = preset(name).schedule(q)
+            for index in (0, 4, 17, 29, 44):
+                delta, left, epsilon = built.data["polynomials"][name]["errors"][q][index]
+                ell = math.sqrt(explorer_data.LAMBDAS[index])
+                assert epsilon == schedule_error(schedule, ell).epsilon
+                assert left == float(1 - explorer_data.residual_on(schedule, ell))
+                F = np.asarray(schedule(np.geomspace(ell, 1.0, 4001)))
+                seen = float(np.max(np.abs(1 - F**2)))  # on a grid: at most the largest, and close to it
+                assert seen <= delta * (1 + 1e-9)
+                assert delta <= 1.02 * seen + 1e-9
 
 
-def test_a_residual_too_large_for_a_float_is_left_out_and_one_where_F_vanishes_is_at_least_1() -> None:
+def test_a_residual_too_large_for_a_float_is_left_out_and_one_where_F_vanishes_is_at_least_1():
     steep = Schedule.repeat(taylor(1).shrunk(Fraction(1, 100)), 8)
     assert {row[:2] for row in explorer_data._errors(steep)} == {(None, None)}
     falls = Schedule.repeat(taylor(1).shrunk(Fraction(1, 2)), 1)  # s ↦ 3s - 4s³ is zero at √¾
@@ -129,11 +120,11 @@ def test_a_residual_too_large_for_a_float_is_left_out_and_one_where_F_vanishes_i
     assert explorer_data.residual_on(Schedule.repeat(taylor(1), 1), 0.5) == taylor(1).phi(Fraction(3, 4))
 
 
-def test_floors_are_the_librarys_and_present_where_the_page_says(built: Built) -> None:
+def test_floors_are_the_librarys_and_present_where_the_page_says(built):
     floors, ranks = built.data["floors"], built.data["ranks"]
     for power, name, q, place in (
-        (2, "taylor2", 3, 2), (2, "taylor5", 10, 3), (2, "jordan", 5, 2), (2, "polar_express", 7, 0),
-        (4, "taylor1", 2, 1), (8, "taylor2", 3, 2), (8, "polar_express", 1, 0), (2, "taylor3", 0, 1),
+        (2, "taylor2", 3, 1), (2, "taylor5", 10, 0), (2, "jordan", 5, 1), (4, "taylor1", 1, 1),
+        (8, "taylor2", 1, 0), (8, "polar_express", 1, 0),
     ):  # fmt: skip
         expected = alignment_floor(explorer_data.schedule_of(name, q), ranks[place], schatten=power)
         assert floors[str(power)][name][q][place] == expected
@@ -143,18 +134,10 @@ def test_floors_are_the_librarys_and_present_where_the_page_says(built: Built) -
             assert [row is not None for row in rows] == [
                 power == "2" or q <= built.data["sharp_steps"] for q in range(11)
             ]
-    assert "q ≤ 3 for the Schatten" in re.sub(r"\s+", " ", built.text)
+    assert "q ≤ 1 for the Schatten" in re.sub(r"\s+", " ", built.text)
 
 
-def test_the_frobenius_floor_that_stands_in_never_exceeds_the_prescales_own(built: Built) -> None:
-    floors = built.data["floors"]
-    for power in ("4", "8"):
-        for name, rows in floors[power].items():
-            for own, lent in zip(rows, floors["2"][name], strict=True):
-                assert own is None or all(a >= b * (1 - 2e-3) for a, b in zip(own, lent, strict=True))
-
-
-def test_spectra_and_scales_are_the_librarys(built: Built) -> None:
+def test_spectra_and_scales_are_the_librarys(built):
     given = built.data["spectra"]
     assert len(given) == len(explorer_data.SPECTRA) * len(explorer_data.SHAPES)
     for key, one in given.items():
@@ -170,33 +153,26 @@ def test_spectra_and_scales_are_the_librarys(built: Built) -> None:
     assert float(np.ptp(ratio)) < 1e-14
 
 
-def test_delta_0_runs_from_a_half_to_one_minus_1e_9() -> None:
-    deltas = [1 - lam for lam in explorer_data.LAMBDAS]
-    assert deltas == sorted(deltas)
-    assert (deltas[0], explorer_data.LAMBDAS[-1]) == (0.5, 1e-9)
-    assert {0.5, 0.9, 0.99, 0.999} <= set(deltas)
-
-
-def test_the_first_view_quotes_the_librarys_numbers(built: Built) -> None:
-    first = explore.tries()[0]
+def test_the_first_view_quotes_the_librarys_numbers(built):
+    first = explore.examples()[0]
     sigma = explorer_data.spectrum_of("gaussian", (768, 768))
     factor = chi(kappa=2, q=3, bound=True, sigma_min=float(sigma.values[-1]) / sigma.frobenius)
     assert f"{factor:,.0f}" == "5,215"
     exact = chi(kappa=2, q=3, sigma_min=float(sigma.values[-1]) / sigma.frobenius)
-    assert f"χ is {exact:,.0f}, or 5,215 by" in first.words
-    assert "1.64" in first.words
-    assert html.escape(first.words).replace("&#x27;", "&#39;") in built.text
+    assert f"χ is {exact:,.0f}, and 5,215 by" in first.description
+    assert "1.64" in first.description
+    assert html.escape(first.description).replace("&#x27;", "&#39;") in built.text
 
 
-def test_data_cannot_close_the_script_they_stand_in() -> None:
-    text = str(explore.embedded({"a": "</script><script>alert(1)</script><!--"}))
+def test_data_cannot_close_the_script_they_stand_in():
+    text = str(explore.script_json({"a": "</script><script>alert(1)</script><!--"}))
     assert "<" not in text
     assert json.loads(text)["a"] == "</script><script>alert(1)</script><!--"
     with pytest.raises(ValueError, match="JSON"):
-        explore.embedded({"a": math.nan})
+        explore.script_json({"a": math.nan})
 
 
-def test_the_page_loads_and_runs_nothing_but_what_its_policy_names(built: Built) -> None:
+def test_the_page_loads_and_runs_nothing_but_what_its_policy_names(built):
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', built.text)
     assert policy
     assert "default-src &#39;none&#39;" in policy[1]
@@ -208,12 +184,3 @@ def test_the_page_loads_and_runs_nothing_but_what_its_policy_names(built: Built)
     assert not re.search(
         r"\b(?:fetch|XMLHttpRequest|innerHTML|insertAdjacentHTML|eval|import)\s*\(|innerHTML", built.text
     )
-
-
-def test_every_number_has_a_sentence_that_cites_its_statement(built: Built) -> None:
-    cards = re.findall(r'<div class="card">(.*?)<p class="reason"', built.text, re.DOTALL)
-    assert len(cards) >= 10
-    for card in cards:
-        why = re.search(r'<p class="why">(.*?)</p>', card, re.DOTALL)
-        assert why
-        assert re.search(r"\((?:after )?(?:[^()]*, )?(?:Theorem|Lemma|Definition|alignment)[^()]*\)", why[1]), why[1]
