@@ -58,7 +58,7 @@ def test_nothing_is_written_through_a_link_out_of_the_run_directory(made, tmp_pa
         shutil.rmtree(made / "report", ignore_errors=True)
         (made / part).parent.mkdir(exist_ok=True)
         (made / part).symlink_to(elsewhere)
-        with pytest.raises(ValueError, match="a report writes into its run directory only, got .*: remove it"):
+        with pytest.raises(ValueError, match=r"a report writes into its run directory only, got .*: remove it"):
             report(made)
         assert not list(elsewhere.iterdir())
         (made / part).unlink()

@@ -17,7 +17,7 @@ from muonlab import SGDM, ExactPolar, Muon, MuonWithAux, NewtonSchulz, newton_sc
 from muonlab.diagnostics.planning.autosteps import AutoSteps
 from muonlab.diagnostics.recording.recorder import Recorder
 from muonlab.diagnostics.recording.rows import MEASURES
-from muonlab.optim import batches, optimizers
+from muonlab.optim import layout, optimizers
 from muonlab.polynomials import taylor
 from muonlab.theory import run_bound
 from tests.contracts.optimizer_cases import same
@@ -252,7 +252,7 @@ def test_without_a_prescale_the_bracket_does_not_promise_a_unit_ball():
 
 def test_the_bracket_bounds_the_gain_of_wrong_directions_too(monkeypatch):
     for wrong, prescale in itertools.product(("nothing", "twice as long", "climbing"), ("none", "frobenius")):
-        monkeypatch.setattr(batches, "callable_of", lambda _, wrong=wrong: WRONG[wrong])
+        monkeypatch.setattr(layout, "step_function", lambda _, wrong=wrong: WRONG[wrong])
         p = Parameter(normal(4, 4, dtype=torch.float32) / 10)
         optimizer = Muon([("W", p)], orthogonalizer=NewtonSchulz(taylor(2), steps=5, prescale=prescale))
         oracle, rec = Oracle(optimizer), Recorder(optimizer, every=1, measure="bracket")
@@ -338,7 +338,7 @@ WRONG = {
 @every_measure
 @pytest.mark.parametrize("wrong", [*WRONG, "right"])
 def test_a_direction_that_the_orthogonalizer_does_not_compute_is_violated(wrong, measure, monkeypatch):
-    monkeypatch.setattr(batches, "callable_of", lambda _: WRONG.get(wrong, right))
+    monkeypatch.setattr(layout, "step_function", lambda _: WRONG.get(wrong, right))
     p, optimizer = one(8, 8, q=5, dtype=torch.float32, variant="experiments")
     oracle, rec = Oracle(optimizer), Recorder(optimizer, every=1, measure=measure)
     steps(optimizer, p)
@@ -353,7 +353,7 @@ def test_a_direction_that_the_orthogonalizer_does_not_compute_is_violated(wrong,
 
 def test_a_wrong_direction_in_place_of_an_exact_polar_factor_is_violated(monkeypatch):
     for wrong in ("climbing", "transposed", "twice as long", "nothing", "not orthogonalized"):
-        monkeypatch.setattr(batches, "callable_of", lambda _, wrong=wrong: WRONG[wrong])
+        monkeypatch.setattr(layout, "step_function", lambda _, wrong=wrong: WRONG[wrong])
         p, optimizer = one(6, 6, polar="svd")
         rec = Recorder(optimizer, every=1)
         steps(optimizer, p)
@@ -367,7 +367,7 @@ def test_a_direction_out_of_nothing_is_violated_and_a_zero_matrix_alone_is_not(m
     p.grad = torch.zeros(3, 3, dtype=torch.float64)
     optimizer.step()
     assert matrices(rec)[0]["status"] == "not_applicable"
-    monkeypatch.setattr(batches, "callable_of", lambda _: torch.ones_like)
+    monkeypatch.setattr(layout, "step_function", lambda _: torch.ones_like)
     optimizer.step()
     assert matrices(rec)[0]["status"] == "violated"
 
@@ -381,7 +381,7 @@ def test_a_direction_or_a_matrix_that_is_not_finite_never_holds(bad, measure, mo
     optimizer.step()
     assert {row["status"] for row in rec.last} == {"not_applicable"}
     other, second = one(3, 3)
-    monkeypatch.setattr(batches, "callable_of", lambda _: lambda M: M * bad)
+    monkeypatch.setattr(layout, "step_function", lambda _: lambda M: M * bad)
     rec = Recorder(second, every=1, measure=measure)
     steps(second, other)
     assert not {row["status"] for row in rec.last} & {"holds"}
@@ -742,7 +742,7 @@ def test_the_certificate_of_layers_bounds_their_weighted_gradients_under_a_commo
 
 
 def test_a_wrong_direction_that_descends_has_the_certificate_of_its_own_numbers(monkeypatch):
-    monkeypatch.setattr(batches, "callable_of", lambda _: WRONG["twice as long"])
+    monkeypatch.setattr(layout, "step_function", lambda _: WRONG["twice as long"])
     objective, W = PROBLEMS["wells"]
     rec, rho, gain, norms, values, etas = descend("wells", paper(0.6), 20)
     by_hand = run_bound(rho, gain, L=objective.L, D=values[0], sigma=0.0, r=min(W.shape), B=1, eta=etas, beta=0.6)
@@ -755,8 +755,8 @@ def test_a_wrong_direction_that_descends_has_the_certificate_of_its_own_numbers(
 def test_a_descent_that_rounding_carries_above_the_gain_of_exact_steps_still_has_a_certificate(monkeypatch):
     p = Parameter(torch.eye(6))
     optimizer = Muon([("W", p)], lr=0.01, nesterov=False, scale="none")  # half accuracy
-    how = batches.callable_of(optimizer.param_groups[0]["orthogonalizer"])
-    monkeypatch.setattr(batches, "callable_of", lambda _: lambda M: 1.002 * how(M))
+    how = layout.step_function(optimizer.param_groups[0]["orthogonalizer"])
+    monkeypatch.setattr(layout, "step_function", lambda _: lambda M: 1.002 * how(M))
     rec = Recorder(optimizer, every=1)
     p.grad = torch.eye(6)
     optimizer.step()
@@ -882,7 +882,7 @@ def test_runs_that_the_theorem_does_not_cover_from_the_start_have_no_certificate
     optimizer.step()
     assert torch.equal(half.detach(), torch.eye(8, dtype=torch.bfloat16))
     assert "half precision" in why_not(rec)
-    monkeypatch.setattr(batches, "callable_of", lambda _: WRONG["climbing"])
+    monkeypatch.setattr(layout, "step_function", lambda _: WRONG["climbing"])
     assert "rho is negative at 5 of 5 steps" in why_not(descend("wells", paper(0.6), 5)[0])
 
 

@@ -84,8 +84,8 @@ def _warnings(results: Results, timing: Timing) -> Iterator[str]:
     study, head = studies().get(results.study), results.head
     profiles: Mapping[Any, Any] = study.profiles if study else {}
     profile = profiles.get(results.profile)
-    if profile and profile.words:
-        yield f"This is not the paper's setting. Profile {results.profile}: {profile.words}."
+    if profile and profile.differences:
+        yield f"This is not the paper's setting. Profile {results.profile}: {profile.differences}."
     runs = {len(cells) for cells in results.places().values()}
     if profile and profile.seeds and runs and runs != {profile.seeds}:
         here = " to ".join(map(str, sorted({min(runs), max(runs)})))
