@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -79,3 +82,16 @@ PARAMETERS: tuple[Parameters, ...] = (
     Parameters("gpt-124m", "124.2M", 124_439_808),
     Parameters("gpt-1.3b", "1313.63M", 1_313_626_112),
 )
+
+
+def common_difference(values: Sequence[float], digits: int = 4) -> float | None:
+    """Return the step of an arithmetic progression, or None if the values, rounded to ``digits``, are none."""
+    steps = {round(later - sooner, digits) for sooner, later in pairwise(values)}
+    return steps.pop() if len(steps) == 1 else None
+
+
+def is_bfloat16(value: float, digits: int) -> bool:
+    """Return whether a number printed with ``digits`` decimals can be a rounded bfloat16 number."""
+    (bits,) = struct.unpack(">I", struct.pack(">f", value))
+    near = [struct.unpack(">f", struct.pack(">I", (bits & 0xFFFF0000) + step))[0] for step in (0, 0x10000)]
+    return any(abs(float(candidate) - value) <= 0.5001 * 10.0**-digits for candidate in near)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from types import MappingProxyType
 
 from muonlab import _checks
@@ -186,26 +184,3 @@ def smoothing_floor(classes: int, smoothing: float) -> float:
     rest = smoothing / classes
     parts = [1 - smoothing + rest, *[rest] * (classes - 1)]
     return -math.fsum(part * math.log(part) for part in parts if part)
-
-
-def common_difference(values: Sequence[float], digits: int = 4) -> float | None:
-    """Return the step of an arithmetic progression, or None if the values, rounded to ``digits``, are none.
-
-    Example:
-        >>> common_difference((8.228, 8.081, 7.934)), common_difference((3.0, 2.0, 1.5))
-        (-0.147, None)
-    """
-    steps = {round(later - sooner, digits) for sooner, later in pairwise(values)}
-    return steps.pop() if len(steps) == 1 else None
-
-
-def is_bfloat16(value: float, digits: int) -> bool:
-    """Return whether a number printed with ``digits`` decimals can be a rounded bfloat16 number.
-
-    Example:
-        >>> is_bfloat16(10.938, 3), is_bfloat16(8.228, 4)
-        (True, False)
-    """
-    (bits,) = struct.unpack(">I", struct.pack(">f", value))
-    near = [struct.unpack(">f", struct.pack(">I", (bits & 0xFFFF0000) + step))[0] for step in (0, 0x10000)]
-    return any(abs(float(candidate) - value) <= 0.5001 * 10.0**-digits for candidate in near)

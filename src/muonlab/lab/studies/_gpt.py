@@ -16,7 +16,7 @@ BASE = Spec(
     train=10_000_000,
     test=1_000_000,
     block=1024,
-    precision="bfloat16",  # the printed losses are bfloat16 numbers: see paper.is_bfloat16
+    precision="bfloat16",  # the printed losses are bfloat16 numbers
 )
 
 CLAIMS = (

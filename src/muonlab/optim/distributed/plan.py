@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -126,24 +125,3 @@ def _treatment(group: Mapping[str, Any]) -> tuple[Any, ...]:
 def _comparable(option: Any) -> Any:
     """Return an option as ranks compare it; a tensor on a device is not read."""
     return float(option) if isinstance(option, Tensor) and option.device.type == "cpu" else str(option)
-
-
-class PlanHash:
-    """The hash of a plan: blocks in order, descriptions, owners, and the options of a step.
-
-    Args:
-        settings: what else decides what ranks send each other.
-    """
-
-    def __init__(self, settings: str = "") -> None:
-        self.count = 0
-        self._settings = settings
-        self._blocks = self.value = b""
-
-    def update(self, blocks: Sequence[PlannedBlock] | None, owners: Sequence[int], options: str) -> None:
-        """Hash the plan of a step; ``None`` for the blocks of the step before."""
-        if blocks is not None:
-            self.count = len(blocks)
-            lines = (f"{b.block} {b.param.dtype} {b.description} {o}" for b, o in zip(blocks, owners, strict=True))
-            self._blocks = hashlib.sha256("\n".join((self._settings, *lines)).encode()).digest()
-        self.value = hashlib.sha256(self._blocks + options.encode()).digest()
