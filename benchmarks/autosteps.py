@@ -29,7 +29,7 @@ import tasks
 from muonlab import Muon, MuonWithAux, NewtonSchulz, split_params
 from muonlab.diagnostics import AutoSteps
 from muonlab.optim.orthogonalizer import from_plain
-from muonlab.orthogonalize.segments import plan, segment_flops
+from muonlab.orthogonalize.segments import plan_segments, segment_flops
 from muonlab.polynomials import Schedule, taylor
 
 FIXED = {f"quintic, q = {q}": NewtonSchulz(taylor(2), steps=q) for q in (1, 3, 5, 7)}
@@ -40,7 +40,7 @@ AUTO = {f"quintic, AutoSteps {a}": (QUINTIC, a) for a in (0.8, 0.95)}
 AUTO |= {f"Polar Express for [0.01, 1], AutoSteps {a}": (GENERATED, a) for a in (0.75, 0.9)}
 AUTO |= {"Polar Express, AutoSteps 0.95": (DEFAULT, 0.95)}
 FAMILIES = {GENERATED: lambda q: Schedule.polar_express(ell=0.01, steps=q)}
-"""Families that AutoSteps cannot tell from a group's own steps."""
+"""Families that AutoSteps cannot infer from the steps of a group."""
 
 
 def flops_of(muon: Muon) -> float:
@@ -50,7 +50,7 @@ def flops_of(muon: Muon) -> float:
         how = from_plain(group["orthogonalizer"])
         for p in group["params"]:
             m, n = sorted((p.shape[0], p.numel() // p.shape[0]))
-            total += segment_flops(plan(how.schedule, m, n, torch.float32, how.method, how.accuracy), m, n)
+            total += segment_flops(plan_segments(how.schedule, m, n, torch.float32, how.method, how.accuracy), m, n)
     return total
 
 

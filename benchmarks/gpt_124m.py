@@ -1,7 +1,7 @@
 """Two updates of the 124M GPT on a CPU: seconds per update and peak memory. Prints JSON.
 
 The cell is that of the study gpt-124m-fineweb at its paper profile (batches of 8 sequences of 1,024 tokens, on a CPU in
-float32 and one sequence at a time), cut to two updates and to the text that is there, through the runner's own code.
+float32 and one sequence at a time), cut to two updates and to the text that is there, run by the runner.
 
     python benchmarks/gpt_124m.py            # minutes; MUONLAB_DATA names web-text/ and gpt2-tokenizer/
 """
@@ -9,6 +9,7 @@ float32 and one sequence at a time), cut to two updates and to the text that is 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import os
@@ -16,10 +17,9 @@ import resource
 import tempfile
 from pathlib import Path
 
-from muonlab.lab.runner.cells import Job, run_cell
-from muonlab.lab.runner.results import read_cell
-from muonlab.lab.runner.store import CellFolder
+from muonlab.lab import run
 from muonlab.lab.studies import find
+from muonlab.lab.study import Axis
 
 
 def main() -> None:
@@ -30,23 +30,22 @@ def main() -> None:
     options = parser.parse_args()
     settings = {"steps": options.steps, "train": 1_000_000, "test": 2_049, "evaluate_every": 1}
     study = find("gpt-124m-fineweb")
-    cells = study.cells("paper", seeds=1, threads=options.threads, settings=settings)
-    cell = next(cell for cell in cells if cell.label == options.optimizer)
+    point = next(point for point in study.axes[0].points if point.label == options.optimizer)
+    study = dataclasses.replace(study, axes=(Axis("optimizer", (point,)),))
     with tempfile.TemporaryDirectory() as folder:
-        CellFolder(Path(folder)).create(cell, "")
-        outcome = run_cell(Job(Path(folder), cell.spec, study.work, None, 1e9), lambda: False, lambda *_: None)
-        found = read_cell(Path(folder))
-    if outcome != "done":
-        raise SystemExit(found.error)
-    seconds = [row["seconds"] for row in found.metrics]
+        out = Path(folder) / "run"
+        (cell,) = run(study, "paper", seeds=1, out=out, threads=options.threads, settings=settings).cells
+    if cell.status != "done":
+        raise SystemExit(cell.error)
+    seconds = [row["seconds"] for row in cell.metrics]
     report = {
         "command": f"python benchmarks/gpt_124m.py --steps {options.steps} --threads {options.threads}",
         "optimizer": options.optimizer,
-        "parameters": found.summary["parameters"],
+        "parameters": cell.summary["parameters"],
         "threads": options.threads,
-        "spec": {name: found.spec[name] for name in ("batch_size", "micro_batch", "block", "precision")},
+        "spec": {name: cell.spec[name] for name in ("batch_size", "micro_batch", "block", "precision")},
         "seconds_per_update": [later - sooner for sooner, later in itertools.pairwise(seconds)],
-        "losses": [row.get("train_loss", row["test_loss"]) for row in found.metrics],
+        "losses": [row.get("train_loss", row["test_loss"]) for row in cell.metrics],
         "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
     print(json.dumps(report, indent=2))

@@ -26,11 +26,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from muonlab.lab.data import load, order
-from muonlab.lab.runner.cells import CellDesk, Job
+from muonlab.lab.runner.cells import CellJob, RunnerContext
 from muonlab.lab.spec import Spec
 from muonlab.lab.training.loop import Training
-from muonlab.lab.training.recipe import optimizer_of
-from muonlab.lab.training.setup import model_of
+from muonlab.lab.training.recipe import build_optimizer
+from muonlab.lab.training.setup import build_model
 
 TASKS = {
     "MLP on MNIST": (Spec(model="mlp", dataset="mnist", batch_size=256, smoothing=0.1, epochs=1000), 20),
@@ -46,8 +46,8 @@ TASKS = {
 
 
 def lab_updates(spec: Spec, folder: Path) -> Callable[[int], None]:
-    job = Job(folder, spec, "muonlab.lab.training.loop:train", None, checkpoint_seconds=1e9)
-    run = Training(spec, CellDesk(job, lambda: False, lambda *_: None))
+    job = CellJob(folder, spec, "muonlab.lab.training.loop:train", None, checkpoint_seconds=1e9)
+    run = Training(spec, RunnerContext(job, lambda: False, lambda *_: None))
 
     def updates(count: int) -> None:
         for _ in range(count):
@@ -63,8 +63,8 @@ def lab_updates(spec: Spec, folder: Path) -> Callable[[int], None]:
 def bare_updates(spec: Spec) -> Callable[[int], None]:
     data = load(spec.dataset)
     x, y = data.train.batch(torch.arange(len(data.train)))
-    model = model_of(spec, data)
-    optimizer = optimizer_of(spec, model)
+    model = build_model(spec, data)
+    optimizer = build_optimizer(spec, model)
     rates = [group["lr"] for group in optimizer.param_groups]
     trained = [p for p in model.parameters() if p.requires_grad]
     per_epoch = len(x) // spec.batch_size

@@ -20,7 +20,7 @@ import torch
 from muonlab import newton_schulz, polar
 from muonlab.orthogonalize.hardware import diagnose
 from muonlab.orthogonalize.prescale import Prescale
-from muonlab.orthogonalize.segments import plan
+from muonlab.orthogonalize.segments import plan_segments
 from muonlab.polynomials import Schedule, preset, taylor
 from muonlab.theory.cost import products
 
@@ -66,7 +66,7 @@ def interleaved(functions: dict[str, Callable[[], object]], rounds: int) -> dict
 def half_counted_flops(m: int, n: int) -> int:
     """Count the operations that `auto` needs when a symmetric result costs half a product."""
     total = 0
-    for segment in plan(SCHEDULE, m, n, torch.float32, "auto"):
+    for segment in plan_segments(SCHEDULE, m, n, torch.float32, "auto"):
         inner = sum(products(p.kappa) for p in segment) + 3 * (len(segment) - 1)
         total += m * m * n + inner * m**3 + 2 * m * m * n  # X Xᵀ, products among symmetric matrices, Q X
     return total
@@ -94,7 +94,7 @@ def speed(pairs: int) -> list[dict[str, object]]:
                 "speedup_quartiles": [float(q) for q in np.quantile(ratios, [0.25, 0.75])],
                 "target": target,
                 "pairs": len(ratios),
-                "segments": [len(s) for s in plan(SCHEDULE, m, n, torch.float32, "auto")],
+                "segments": [len(s) for s in plan_segments(SCHEDULE, m, n, torch.float32, "auto")],
                 "of_gemm_peak_symmetric_as_half": half_counted_flops(m, n) / seconds / peak,
                 "gemm_peak_gflops": peak / 1e9,
             }

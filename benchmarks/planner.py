@@ -39,7 +39,7 @@ from muonlab.diagnostics.planning.calibration import (
 )
 from muonlab.diagnostics.planning.candidates import typical_spectra
 from muonlab.diagnostics.planning.planner import Plan, plan
-from muonlab.diagnostics.planning.search import Option, Search, Target
+from muonlab.diagnostics.planning.search import PlanOption, PlanSearch, PlanTarget
 from muonlab.orthogonalize import ACCURACIES
 from muonlab.orthogonalize.hardware import diagnose
 
@@ -63,10 +63,10 @@ def drawn(count: int, sides: tuple[int, int]) -> list[tuple[int, int]]:
 Kernels = tuple[int, ...]
 
 
-def rivals(calibration: Calibration, chosen: Plan) -> dict[Kernels, Option]:
+def rivals(calibration: Calibration, chosen: Plan) -> dict[Kernels, PlanOption]:
     """Return the candidates to time by the kernels they run, the choice first."""
     spectra = list(typical_spectra(*calibration.shape).values())
-    search = Search(calibration, spectra, Target("alignment", TARGET, "typical"), ACCURACIES, torch.float32)
+    search = PlanSearch(calibration, spectra, PlanTarget("alignment", TARGET, "typical"), ACCURACIES, torch.float32)
     choice = search.cheapest()
     assert choice is not None
     assert choice.schedule == chosen.schedule
@@ -75,7 +75,7 @@ def rivals(calibration: Calibration, chosen: Plan) -> dict[Kernels, Option]:
     return {kernels(choice): choice} | least
 
 
-def kernels(option: Option) -> Kernels:
+def kernels(option: PlanOption) -> Kernels:
     """Count what a call runs: the prescale (each does what those before it do, nearly), segments, steps by degree."""
     degrees = Counter(p.kappa for segment in option.segments for p in segment)
     first = option.segments[0][0].kappa if option.prescale == "schatten8" else 0  # where a square is used again

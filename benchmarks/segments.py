@@ -10,7 +10,7 @@ import json
 import torch
 from torch import Tensor
 
-from muonlab.orthogonalize.iteration import _iterate
+from muonlab.orthogonalize.iteration import iterate
 from muonlab.orthogonalize.segments import gram_sensitivity
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.polynomials import Schedule, preset, taylor
@@ -55,7 +55,7 @@ def error(M: Tensor, schedule: Schedule, sizes: tuple[int, ...]) -> float:
     steps = iter(schedule)
     segments = tuple(tuple(next(steps) for _ in range(size)) for size in sizes)
     O = torch.empty_like(M)
-    _iterate(M, O, Workspace(torch.float32, M.device), segments, "frobenius")
+    iterate(M, O, Workspace(torch.float32, M.device), segments, "frobenius")
     U, sigma, Vh = torch.linalg.svd(M.double(), full_matrices=False)
     expected = (U * torch.from_numpy(schedule((sigma / sigma.norm()).numpy()))) @ Vh
     return float(torch.linalg.matrix_norm(O.double() - expected, 2))

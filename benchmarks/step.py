@@ -5,6 +5,7 @@ All sides run in one process with interleaved repetitions; only ratios mean anyt
     python benchmarks/step.py                 # float32: ours, the algorithm of torch.optim.Muon, optimuon; minutes
     python benchmarks/step.py --slow-peers    # also packages that force bfloat16: one block, one repetition, minutes
     python benchmarks/step.py --quick         # one block, few repetitions
+    python benchmarks/step.py --against DIR   # Muon's defaults here and in another checkout of muonlab, in CPU seconds
 
 Other packages come with `make bench` (benchmarks/peers.txt); one that is not installed is left out and named.
 """
@@ -14,9 +15,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from unittest import mock
 
 import torch
@@ -191,11 +196,60 @@ def slow_peers(polynomial: str) -> dict[str, object]:
     }
 
 
+def other_muon(checkout: Path, folder: Path) -> type[Muon]:
+    """Return Muon of another checkout of muonlab, copied and imported under another package name."""
+    for source in (checkout / "src" / "muonlab").rglob("*.py"):
+        copy = folder / "muonlab_before" / source.relative_to(checkout / "src" / "muonlab")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(re.sub(r"\bmuonlab\b", "muonlab_before", source.read_text()))
+    sys.path.insert(0, str(folder))
+    return importlib.import_module("muonlab_before.optim").Muon
+
+
+def against(other: type[Muon], rounds: int) -> list[dict[str, object]]:
+    """Time steps with default options here and in another checkout, in CPU seconds of one thread, in turns."""
+    networks = {
+        "2 matrices of 16 x 16": ([(16, 16)] * 2, 40 * rounds),
+        "20 matrices of 32 x 48": ([(32, 48)] * 20, 10 * rounds),
+        "8 matrices of 128 x 128 and 128 x 64": ([(128, 128), (128, 64)] * 4, 10 * rounds),
+        "CifarNet": (CIFARNET, 2 * rounds),
+        "one GPT-2 block": (GPT_BLOCK, rounds),
+    }
+    rows = []
+    for network, (shapes, repetitions) in networks.items():
+        steps = {"here": Muon(weights(shapes)).step, "before": other(weights(shapes)).step}
+        seconds: dict[str, list[float]] = {name: [] for name in steps}
+        for turn in range(repetitions + 2):
+            for name in ("here", "before") if turn % 2 else ("before", "here"):
+                start = time.process_time()
+                steps[name]()
+                if turn >= 2:
+                    seconds[name].append(time.process_time() - start)
+        medians = {name: statistics.median(values) for name, values in seconds.items()}
+        rows.append(
+            {
+                "network": network,
+                "repetitions": repetitions,
+                "median_cpu_ms": {name: round(value * 1e3, 3) for name, value in medians.items()},
+                "here_over_before": round(ratio(seconds, "here", "before"), 3),
+            }
+        )
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one block and few repetitions")
     parser.add_argument("--slow-peers", action="store_true", help="also stock packages in the bfloat16 they force")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout of muonlab to compare with")
     arguments = parser.parse_args()
+    if arguments.against is not None:
+        torch.set_num_threads(1)
+        with tempfile.TemporaryDirectory() as folder:
+            rows = against(other_muon(arguments.against, Path(folder)), 3 if arguments.quick else 15)
+        command = "python benchmarks/step.py --against DIR" + (" --quick" if arguments.quick else "")
+        print(json.dumps({"command": command, "machine": diagnose(), "steps": rows}, indent=1))
+        return
     torch.ones(7_000_000)  # lets the allocator settle, as any training process has done
     blocks, rounds = (1, 3) if arguments.quick else (2, 15)
     report: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""Bounds against what happens on problems of known constants: slack, and growth in T and r. Prints JSON.
+"""Bounds against measurements on problems of known constants: slack, and growth in T and r. Prints JSON.
 
 python benchmarks/theory_at_work.py [--quick]
 
@@ -27,7 +27,8 @@ from muonlab.lab.problems.definitions import (
     ravine,
     scaled_wells,
 )
-from muonlab.lab.problems.runs import METHODS, Run, least_slack, run, slope
+from muonlab.lab.problems.runs import METHODS, MethodRun, run_method
+from muonlab.lab.slopes import log_log_slope
 
 GROWTH = ("sgdm", "sgdm_L_F", "muon_q0", "muon_q1", "muon_q3", "muon_q5", "muon_svd", "jordan", "polar_express")
 
@@ -47,7 +48,7 @@ def rounded(x: float) -> float | None:
     return float(f"{x:.4g}") if math.isfinite(x) else None
 
 
-def last_line(one: Run) -> float:
+def last_line(one: MethodRun) -> float:
     """Return the last line of the proof of Theorem 4, which takes β for granted that is not clipped at 0."""
     problem, beta, T = one.problem, one.beta, len(one.rho)
     rate = math.sqrt(problem.L * problem.D / T)
@@ -56,7 +57,7 @@ def last_line(one: Run) -> float:
     return math.sqrt(1 - beta) / 2 * rate + slow + 2 * math.sqrt(2) * beta * noise * math.sqrt(problem.r / T)
 
 
-def row(one: Run) -> dict[str, object]:
+def row(one: MethodRun) -> dict[str, object]:
     """Return the measured mean, and every bound on it as a multiple."""
     hidden = ("_tracking", "_rms")
     shown = {name: rounded(one.ratio(name)) for name in one.expected if not name.endswith(hidden) and name != "run"}
@@ -81,47 +82,50 @@ def row(one: Run) -> dict[str, object]:
     }
 
 
-def slack(runs: list[Run]) -> dict[str, float | None]:
+def slack(runs: list[MethodRun]) -> dict[str, float | None]:
     """Return the least slack of everything; tracking beyond its first step, which is an equality for every run."""
-    least = least_slack(runs)
+    least: dict[str, float] = {}
+    for one in runs:
+        for name, inequality in (*one.certain.items(), *one.expected.items()):
+            least[name] = min(least.get(name, math.inf), float(np.min(inequality.slack())))
     later = [float(one.certain["tracking"].slack()[1:].min()) for one in runs if one.beta > 0 and len(one.rho) > 1]
     return {name: rounded(least[name]) for name in sorted(least)} | {"tracking, t > 1, beta > 0": rounded(min(later))}
 
 
-def growth_in_T(steps: list[int], seeds: int) -> tuple[list[dict[str, object]], list[Run]]:
+def growth_in_T(steps: list[int], seeds: int) -> tuple[list[dict[str, object]], list[MethodRun]]:
     """Return the log-log slopes in T of the mean and of its bound, tuned anew for every T."""
     rows, runs = [], []
     for problem in (scaled_wells(4), decaying(4), scaled_wells(4).with_noise(1.0), decaying(4).with_noise(1.0)):
         for name in GROWTH:
-            made = [run(problem, METHODS[name], T=T, seeds=seeds if problem.sigma else 1) for T in steps]
+            made = [run_method(problem, METHODS[name], T=T, seeds=seeds if problem.sigma else 1) for T in steps]
             runs += made
             rows.append({**of_slopes(made, steps), "problem": problem.name, "sigma": problem.sigma, "method": name})
     return rows, runs
 
 
-def growth_in_r(ranks: list[int], T: int, seeds: int) -> tuple[list[dict[str, object]], list[Run]]:
+def growth_in_r(ranks: list[int], T: int, seeds: int) -> tuple[list[dict[str, object]], list[MethodRun]]:
     """Return the log-log slopes in r at one L, D and σ."""
     rows, runs = [], []
     for family in FAMILIES:
         for sigma in (0.0, 1.0):
             for name in ("sgdm", "sgdm_L_F", "muon_q3", "muon_svd", "polar_express"):
                 chosen = [FAMILIES[family](r).with_noise(sigma) for r in ranks]
-                made = [run(problem, METHODS[name], T=T, seeds=seeds if sigma else 1) for problem in chosen]
+                made = [run_method(problem, METHODS[name], T=T, seeds=seeds if sigma else 1) for problem in chosen]
                 runs += made
                 rows.append({**of_slopes(made, ranks), "problem": family, "sigma": sigma, "method": name})
     return rows, runs
 
 
-def of_slopes(made: list[Run], x: list[int]) -> dict[str, object]:
+def of_slopes(made: list[MethodRun], x: list[int]) -> dict[str, object]:
     """Return the slope of the measured mean and of the tightest bound that is fixed before the run."""
     measured = [float(one.averages.mean()) for one in made]
     order = ("corrected", "floor_corrected", "sgdm_L_F", "sgdm_sharp")
     name = next(name for name in order if all(name in one.expected for one in made))
     bounds = [float(one.expected[name].right()) for one in made]
     return {
-        "slope": round(slope(x, measured), 3),
+        "slope": round(log_log_slope(x, measured), 3),
         "bound": name,
-        "slope_of_bound": round(slope(x, bounds), 3),
+        "slope_of_bound": round(log_log_slope(x, bounds), 3),
         "measured": [rounded(value) for value in measured],
     }
 
@@ -135,12 +139,12 @@ def main() -> None:
     T, seeds = (20, 2) if quick else (100, 8)
     steps, ranks = ([25, 100], [2, 4, 8]) if quick else ([25, 50, 100, 200, 400, 800, 1600], [2, 4, 8, 16, 32])
     runs = [
-        run(problem, method, T=T, B=B, seeds=seeds if problem.sigma else 1)
+        run_method(problem, method, T=T, B=B, seeds=seeds if problem.sigma else 1)
         for problem, B in problems()
         for method in METHODS.values()
     ]
     runs += [
-        run(problem, replace(METHODS[name], prescale="paper"), T=T, B=B, seeds=seeds if problem.sigma else 1)
+        run_method(problem, replace(METHODS[name], prescale="paper"), T=T, B=B, seeds=seeds if problem.sigma else 1)
         for problem, B in problems()
         for name in ("muon_q0", "muon_q3", "muon_q5")
     ]
@@ -156,7 +160,7 @@ def main() -> None:
         "command": "python benchmarks/theory_at_work.py" + (" --quick" if quick else ""),
         "runs": sum(one.seeds for one in runs),
         "steps": sum(one.seeds * len(one.rho) for one in runs),
-        "violated": sum(not claim.holds() for one in runs for claim in (*one.certain.values(), *one.expected.values())),
+        "violated": sum(not item.holds() for one in runs for item in (*one.certain.values(), *one.expected.values())),
         "least_slack": slack(runs),
         "tightest_without_noise": {key: best[key] for key in ("problem", "method", "bound_over_measured")},
         "growth_in_T": {"T": steps, "rows": in_T},

@@ -1,4 +1,4 @@
-"""What the convergence proof says about matrices of real shapes: the paper's factor, and the one that really counts.
+"""The convergence factor of matrices of real shapes: the paper's chi, and the inverse alignment, which is far smaller.
 
 Each row is a matrix of the shape of a real weight: Gaussian noise, or noise whose columns decay like 1/k. The factor
 1/alignment multiplies the convergence bound; 1 is the exact polar factor. The paper's chi_3 depends on the smallest

@@ -1,8 +1,8 @@
 """From AdamW alone to Muon for the hidden matrices: split the parameters, keep learning rate and weight decay.
 
-With scale="match_rms_adamw" entries of Muon's updates have a root mean square of up to 0.2·lr, like those of AdamW once
-it has settled; AdamW's first updates are several times larger, so that in a short run Muon wants a larger lr than this.
-Say weight_decay on both sides: Muon's own default is 0, AdamW's 0.01. Ten seconds on one core.
+With scale="match_rms_adamw" entries of Muon's updates have a root mean square of up to 0.2·lr, like AdamW's after
+its first steps; AdamW's first updates are several times larger, so that a short run with Muon needs a larger lr.
+Set weight_decay for both: the default of Muon is 0, that of AdamW 0.01. Takes ten seconds on one core.
 """
 
 import torch

@@ -1,10 +1,10 @@
-"""Go on with muonlab from a checkpoint of torch.optim.Muon: its state loads as it is, one line changes.
+"""Resume a checkpoint of torch.optim.Muon with muonlab: its state loads unchanged, and one line changes.
 
     - optimizer = torch.optim.Muon(matrices, lr=0.02)
     + optimizer = muonlab.Muon.torch(matrices, lr=0.02)
 
-torch.optim.Muon computes in bfloat16 everywhere, which a CPU emulates: slow but for matrices as small as these. On a
-CPU muonlab computes in float32, so that the two agree to the digits of bfloat16 and no further.
+torch.optim.Muon computes in bfloat16 everywhere, which a CPU emulates: slow except for matrices as small as these. On a
+CPU muonlab computes in float32, so the two agree to the precision of bfloat16.
 
     python examples/from_torch_muon.py
 """

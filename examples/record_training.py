@@ -1,4 +1,4 @@
-"""What the proof says about every matrix while a network trains: recorder, certificate, and a planned number of steps.
+"""Record how well every matrix is orthogonalized during training, certify the run, and choose the number of steps.
 
 The rows show, layer by layer, how close each update is to the exact polar factor (alignment), and what the paper's own
 factor chi would say. AutoSteps then chooses the number of Newton-Schulz steps from the same spectra.

@@ -1,6 +1,6 @@
-"""Train a small network on handwritten digits with Muon: the whole of what a training script needs.
+"""Train a small network on handwritten digits with Muon: a complete training script.
 
-The images come with scikit-learn, nothing is downloaded. Seconds on one core:
+The images come with scikit-learn; nothing is downloaded. Takes seconds on one core:
 
     python examples/train_digits.py
 """

@@ -1,7 +1,7 @@
-"""Half precision with a gradient scaler: a step whose gradients overflow changes nothing, the next ones go on.
+"""Half precision with a gradient scaler: a step whose gradients overflow is skipped, and training continues.
 
 GradScaler sees Muon and AdamW as one optimizer. The first loss scale here is far too large for float16, so that the
-first steps overflow; the scaler leaves them out and halves its scale until the gradients fit.
+first steps overflow; the scaler skips them and halves its scale until the gradients fit.
 
     python examples/with_grad_scaler.py
 """

@@ -1,4 +1,4 @@
-"""Warm-up, then a curve of its own for each part; saved half-way, resumed to the same weights. Seconds on one core."""
+"""Warm-up and a separate schedule for each parameter group; a checkpoint half-way resumes bit-for-bit. Quick."""
 
 import math
 import tempfile

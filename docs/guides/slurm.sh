@@ -40,7 +40,7 @@ srun --kill-on-bad-exit=0 torchrun \
 
 code=$(cat "$CODE" 2> /dev/null || echo 1)
 rm -f "$CODE"
-# stopped and saved, or a rank was lost: the same command goes on; not for ever, since a rank may be lost at every try
+# stopped and saved, or a rank was lost: rerun the same command to resume, a limited number of times
 if [ "$code" = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "${MOST_RESTARTS:-100}" ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LARGEST = 10**300
-"""Whole numbers beyond it have no float."""
+"""Largest accepted integer; a float cannot hold much larger ones."""
 
 
 def integer(name: str, value: object, *, at_least: int) -> int:

@@ -1,4 +1,4 @@
-"""Cells in columns: the one place that aligns text."""
+"""Text aligned in columns."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Collection, Sequence
 
 
 def aligned(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Return lines whose cells stand in columns, those of the columns ``right`` to the right.
+    """Return one string per line, with the cells padded to columns; the columns ``right`` are aligned to the right.
 
     Example:
         >>> aligned([["name", "n"], ["a", "20"]], right=[1])
         ['name   n', 'a     20']
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    placed = (
+    padded = (
         [cell.rjust(w) if j in right else cell.ljust(w) for j, (cell, w) in enumerate(zip(line, widths, strict=True))]
         for line in lines
     )
-    return ["  ".join(cells).rstrip() for cells in placed]
+    return ["  ".join(cells).rstrip() for cells in padded]

@@ -1,4 +1,4 @@
-"""A desk that keeps what a cell writes, for tests of work without the runner."""
+"""A CellContext that keeps rows and progress in lists, for tests without the runner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Notes:
-    """Rows and progress in lists; ``stopping`` is what the bell says."""
+    """Rows and progress in lists; ``stopping`` is a fixed value."""
 
     def __init__(self, *, stopping: bool = False) -> None:
         self.stopping, self.begun = stopping, 0

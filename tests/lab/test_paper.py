@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from muonlab.lab import paper
-from muonlab.lab.paper import TABLES, common_difference, is_bfloat16, smoothing_floor
+from muonlab.lab.paper import TABLES, smoothing_floor
 from muonlab.lab.slopes import log_log_slope, rank_slopes, slope_standard_error
 from muonlab.polynomials import preset
+from tests.lab import printed
+from tests.lab.printed import common_difference, is_bfloat16
 
 # ------------------------------------------------------------------------------------------------------------ tables
 
@@ -26,15 +28,6 @@ def test_every_printed_loss_falls_with_time(table):
     # every table of the paper does; a digit that was copied wrongly would most likely break it
     for row in table.losses.values():
         assert all(later <= sooner for sooner, later in pairwise(row))
-
-
-def test_tables_are_numbered_by_order_of_appearance():
-    assert [table.item for table in TABLES] == [f"Table {number}" for number in range(2, 8)]
-
-
-def test_the_tables_cannot_be_changed():
-    with pytest.raises(TypeError):
-        TABLES[0].losses["SGD-M"] = ()
 
 
 # ------------------------------------------------------------------------------------------------------------ doubts
@@ -70,11 +63,6 @@ def test_the_floor_of_smoothed_labels_is_their_entropy(classes, smoothing, floor
     assert smoothing_floor(classes, smoothing) == pytest.approx(floor, abs=5e-4 if classes > 10 else 5e-5)
 
 
-def test_the_floor_without_smoothing_is_zero_and_with_full_smoothing_uniform():
-    assert smoothing_floor(10, 0.0) == 0.0
-    assert smoothing_floor(10, 1.0) == pytest.approx(math.log(10), rel=1e-12)
-
-
 def test_only_mnist_ends_below_the_floor_of_the_printed_smoothing():
     classes = {"Table 2": 10, "Table 3": 10, "Table 4": 100, "Table 5": 200}
     lowest = {table.item: min(map(min, table.losses.values())) for table in TABLES[:4]}
@@ -89,22 +77,15 @@ def test_each_doubt_names_numbers_that_are_there():
     assert f"{8 * passes:.0f} passes" in words["Table 6"]
     assert f"{smoothing_floor(10, 0.2):.3f}" in words["Table 2"]
     assert "0.147" in words["Table 7"]
-    assert f"{paper.PARAMETERS[4].counted:,}" in words["NanoGPT"]
+    assert f"{printed.PARAMETERS[4].counted:,}" in words["NanoGPT"]
 
 
 def test_printed_counts_of_parameters_are_ours_rounded_but_for_nanogpt():
-    def rounds_to(entry: paper.Parameters) -> bool:
+    def rounds_to(entry: printed.Parameters) -> bool:
         digits = len(entry.printed.rstrip("M").partition(".")[2])
         return f"{entry.counted / 1e6:.{digits}f}M" == entry.printed
 
-    assert [entry.model for entry in paper.PARAMETERS if not rounds_to(entry)] == ["gpt-124m"]
-
-
-def test_our_counts_are_those_of_the_models():
-    from muonlab.lab.models import models
-
-    for entry in paper.PARAMETERS:
-        assert models()[entry.model].parameters == entry.counted
+    assert [entry.model for entry in printed.PARAMETERS if not rounds_to(entry)] == ["gpt-124m"]
 
 
 def test_the_ad_hoc_polynomial_is_the_preset_that_the_study_runs():
@@ -152,10 +133,6 @@ def test_a_line_through_two_points_has_no_standard_error():
     assert rank_slopes([16, 32], [1.0, 2.0]).standard_error is None
     three = [16, 16, 32], [1.0, 4.0, 2.0]
     assert slope_standard_error(*three) == pytest.approx(standard_error(*three))
-
-
-def test_the_slope_of_a_power_is_its_exponent():
-    assert log_log_slope(paper.RANKS, [5 * r**0.292 for r in paper.RANKS]) == pytest.approx(0.292, abs=1e-12)
 
 
 @pytest.mark.parametrize(

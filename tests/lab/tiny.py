@@ -1,12 +1,14 @@
-"""A study of a second: a narrow MLP on a part of the digits."""
+"""A study that takes a second: a narrow MLP on a part of the digits; and helpers to compare results."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from muonlab.lab import Spec, Study
+from muonlab.lab.runner.results import CellResult
 from muonlab.lab.study import Axis, Point, Profile
 
 SPEC = Spec(model="mlp-small", dataset="digits", batch_size=64, steps=12, evaluate_every=5, train=256, test=64, lr=0.05)
@@ -14,7 +16,7 @@ OPTIMIZERS = Axis("optimizer", (Point("SGD-M", {"optimizer": "sgdm"}), Point("Mu
 
 
 def study(spec: Spec = SPEC, *, work: str = "muonlab.lab.training.loop:train", name: str = "tiny") -> Study:
-    profile = Profile(seeds=1, words="tiny", threads=1)
+    profile = Profile(seeds=1, differences="tiny", threads=1)
     return Study(
         number=0,
         name=name,
@@ -29,7 +31,7 @@ def study(spec: Spec = SPEC, *, work: str = "muonlab.lab.training.loop:train", n
 
 
 class Bench:
-    """A desk without a runner: rows in lists, a bell that a test rings after so many updates."""
+    """A CellContext without a runner: rows in lists, and a stop request after a number of checks."""
 
     def __init__(self, folder: Path, *, stop_after: int | None = None, checkpoint_seconds: float = 1e9) -> None:
         self.folder, self.data, self.key, self.data_hash = folder, None, "key", None
@@ -62,3 +64,12 @@ CLOCKS = ("seconds", "cpu_seconds", "other_seconds")
 
 def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in CLOCKS} for row in rows]
+
+
+def assert_same_cells(cells: Sequence[CellResult], others: Sequence[CellResult]) -> None:
+    """Both have the same weights, rows and certificates, apart from the clocks."""
+    for a, b in zip(cells, others, strict=True):
+        assert (a.label, a.seed, a.status, b.status) == (b.label, b.seed, "done", "done")
+        assert a.summary.get("weights_sha256") == b.summary.get("weights_sha256")
+        assert without_clock(a.metrics) == without_clock(b.metrics)
+        assert a.certificates() == b.certificates()

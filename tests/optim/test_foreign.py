@@ -357,5 +357,7 @@ def test_eps_of_torch_is_taken_in_its_place_and_has_no_effect():
 
 def test_options_of_torch_in_a_group_are_refused_with_the_way_out():
     for key in ["ns_steps", "ns_coefficients", "adjust_lr_fn", "eps"]:
-        with pytest.raises(ValueError, match=rf"no option '{key}', which is torch\.optim\.Muon's: say orthogonalizer="):
+        with pytest.raises(
+            ValueError, match=rf"no option '{key}', which belongs to torch\.optim\.Muon: pass orthogonalizer="
+        ):
             Muon.torch([{"params": parameters(), key: 1}])

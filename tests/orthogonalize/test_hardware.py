@@ -14,12 +14,12 @@ def test_single_and_double_precision_multiply_everywhere():
     assert not hardware.multiplies_in_hardware(torch.int8)
 
 
-@pytest.mark.parametrize(("dtype", "flag"), [(torch.bfloat16, "avx512_bf16"), (torch.float16, "avx512_fp16")])
-def test_half_precision_on_a_cpu_counts_only_with_instructions_for_it(monkeypatch, dtype, flag):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True}, raising=False)
-    assert hardware.multiplies_in_hardware(dtype)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True}, raising=False)
-    assert not hardware.multiplies_in_hardware(dtype)
+def test_half_precision_on_a_cpu_counts_only_with_instructions_for_it(monkeypatch):
+    for dtype, flags in ((torch.bfloat16, {"avx512_bf16": True}), (torch.float16, {"avx512_fp16": True})):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", flags.copy, raising=False)
+        assert hardware.multiplies_in_hardware(dtype)
+        monkeypatch.setattr(torch.cpu, "get_capabilities", {"avx2": True}.copy, raising=False)
+        assert not hardware.multiplies_in_hardware(dtype)
 
 
 def test_throughput_is_operations_over_seconds():

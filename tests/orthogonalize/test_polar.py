@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -27,47 +29,46 @@ def singular_values_clear_of_the_tolerance(M: torch.Tensor) -> bool:
     return bool(((relative < tol / 30) | (relative > tol * 30)).all())
 
 
-@pytest.mark.parametrize("method", POLAR_METHODS)
-def test_polar_factor_matches_the_svd_on_every_specimen_of_clear_rank(method):
-    tried = 0
-    for animal, M in zoo().items():
-        if float(M.abs().max()) == 0 or not singular_values_clear_of_the_tolerance(M):
-            continue
-        tried += 1
-        smallest = torch.linalg.svdvals(M.double() / M.double().abs().max())
-        smallest = smallest[smallest > smallest.max() * max(M.shape) * 1.2e-7].min() / smallest.max()
-        # directions of small singular values are known only as well as float32 data and an SVD in float32 allow
-        allowed = 1e-5 if method == "gram" else 4e-6 / float(smallest)
-        assert operator_error(polar(M, method=method), svd_polar(M)) <= max(allowed, 1e-5), animal
-    assert tried >= 40
+def test_polar_factor_matches_the_svd_on_every_specimen_of_clear_rank():
+    for method in POLAR_METHODS:
+        tried = 0
+        for animal, M in zoo().items():
+            if M.numel() > 200_000 or float(M.abs().max()) == 0 or not singular_values_clear_of_the_tolerance(M):
+                continue
+            tried += 1
+            smallest = torch.linalg.svdvals(M.double() / M.double().abs().max())
+            smallest = smallest[smallest > smallest.max() * max(M.shape) * 1.2e-7].min() / smallest.max()
+            # directions of small singular values are known only as well as float32 data and an SVD in float32 allow
+            allowed = 1e-5 if method == "gram" else 4e-6 / float(smallest)
+            assert operator_error(polar(M, method=method), svd_polar(M)) <= max(allowed, 1e-5), animal
+        assert tried >= 40
 
 
-@pytest.mark.parametrize("method", POLAR_METHODS)
-@pytest.mark.parametrize("shape", [(20, 30), (30, 20), (12, 12)])
-def test_a_rank_deficient_matrix_gives_a_partial_isometry_on_its_range(method, shape):
-    M = with_spectrum(*shape, [3.0, 2.0, 0.5])
-    P = polar(M, method=method).double()
-    sigma = torch.linalg.svdvals(P)
-    torch.testing.assert_close(sigma[:3], torch.ones(3, dtype=torch.float64), atol=1e-6, rtol=0)
-    assert float(sigma[3]) < 1e-6
-    inner = float((P * M.double()).sum())
-    assert inner == pytest.approx(5.5, rel=1e-6)  # ⟨M, polar(M)⟩ = ‖M‖_*
+def test_a_rank_deficient_matrix_gives_a_partial_isometry_on_its_range():
+    for method, shape in product(POLAR_METHODS, [(20, 30), (30, 20), (12, 12)]):
+        M = with_spectrum(*shape, [3.0, 2.0, 0.5])
+        P = polar(M, method=method).double()
+        sigma = torch.linalg.svdvals(P)
+        torch.testing.assert_close(sigma[:3], torch.ones(3, dtype=torch.float64), atol=1e-6, rtol=0)
+        assert float(sigma[3]) < 1e-6
+        inner = float((P * M.double()).sum())
+        assert inner == pytest.approx(5.5, rel=1e-6)  # ⟨M, polar(M)⟩ = ‖M‖_*
 
 
-@pytest.mark.parametrize("method", POLAR_METHODS)
-def test_zero_gives_zero_and_empty_gives_empty(method):
-    assert torch.equal(polar(torch.zeros(3, 4), method=method), torch.zeros(3, 4))
-    for shape in ((0, 4), (4, 0), (0, 2, 3)):
-        assert polar(torch.empty(shape), method=method).shape == shape
+def test_zero_gives_zero_and_empty_gives_empty():
+    for method in POLAR_METHODS:
+        assert torch.equal(polar(torch.zeros(3, 4), method=method), torch.zeros(3, 4))
+        for shape in ((0, 4), (4, 0), (0, 2, 3)):
+            assert polar(torch.empty(shape), method=method).shape == shape
 
 
-@pytest.mark.parametrize("method", POLAR_METHODS)
-def test_a_batch_gets_bit_for_bit_what_each_matrix_gets_alone(method):
-    batch = torch.randn(2, 3, 17, 11, generator=torch.Generator().manual_seed(0))
-    together = polar(batch, method=method)
-    assert torch.equal(
-        together.flatten(0, 1), torch.stack([polar(M.clone(), method=method) for M in batch.flatten(0, 1)])
-    )
+def test_a_batch_gets_bit_for_bit_what_each_matrix_gets_alone():
+    for method in POLAR_METHODS:
+        batch = torch.randn(2, 3, 17, 11, generator=torch.Generator().manual_seed(0))
+        together = polar(batch, method=method)
+        assert torch.equal(
+            together.flatten(0, 1), torch.stack([polar(M.clone(), method=method) for M in batch.flatten(0, 1)])
+        )
 
 
 def test_the_gram_route_keeps_float32_accuracy_down_to_its_tolerance():
@@ -95,31 +96,33 @@ def test_float64_is_exact_to_its_own_precision():
     torch.testing.assert_close(polar(M), svd_polar(M), atol=1e-13, rtol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_inputs_use_the_tolerance_of_float32(dtype):
-    M = gaussian(64, 300).to(dtype)  # with the eps of bfloat16 the tolerance would exceed every singular value
-    P = polar(M)
-    assert P.dtype == dtype
-    assert float(P.float().norm() ** 2) == pytest.approx(64, rel=1e-2)
+def test_half_precision_inputs_use_the_tolerance_of_float32():
+    for dtype in [torch.bfloat16, torch.float16]:
+        M = gaussian(64, 300).to(dtype)  # with the eps of bfloat16 the tolerance would exceed every singular value
+        P = polar(M)
+        assert P.dtype == dtype
+        assert float(P.float().norm() ** 2) == pytest.approx(64, rel=1e-2)
 
 
-@pytest.mark.parametrize("method", POLAR_METHODS)
-def test_scaling_by_a_power_of_two_changes_nothing_that_matters(method):
-    M = gaussian(10, 20)
-    for exponent in (-100, 100):
-        torch.testing.assert_close(polar(M * 2.0**exponent, method=method), polar(M, method=method), atol=1e-6, rtol=0)
+def test_scaling_by_a_power_of_two_changes_nothing_that_matters():
+    for method in POLAR_METHODS:
+        M = gaussian(10, 20)
+        for exponent in (-100, 100):
+            torch.testing.assert_close(
+                polar(M * 2.0**exponent, method=method), polar(M, method=method), atol=1e-6, rtol=0
+            )
 
 
-@pytest.mark.parametrize("method", POLAR_METHODS)
-def test_nan_stays_in_its_own_matrix(method):
-    batch = torch.stack([gaussian(4, 6, seed=1), gaussian(4, 6, seed=2)])
-    clean = polar(batch, method=method)
-    batch[1, 0, 0] = float("inf")
-    P = polar(batch, method=method)
-    assert bool(torch.isnan(P[1]).all())
-    assert torch.equal(P[0], clean[0])
-    with pytest.raises(ValueError, match="must be finite"):
-        polar(batch, method=method, check_finite=True)
+def test_nan_stays_in_its_own_matrix():
+    for method in POLAR_METHODS:
+        batch = torch.stack([gaussian(4, 6, seed=1), gaussian(4, 6, seed=2)])
+        clean = polar(batch, method=method)
+        batch[1, 0, 0] = float("inf")
+        P = polar(batch, method=method)
+        assert bool(torch.isnan(P[1]).all())
+        assert torch.equal(P[0], clean[0])
+        with pytest.raises(ValueError, match="must be finite"):
+            polar(batch, method=method, check_finite=True)
 
 
 def test_inputs_are_neither_changed_nor_aliased():

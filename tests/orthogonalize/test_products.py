@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 
 from muonlab import newton_schulz
 from muonlab.orthogonalize import products
-from muonlab.orthogonalize.workspace import KEPT_BYTES, Workspace, borrow, release, settle
+from muonlab.orthogonalize.workspace import KEPT_BYTES, Workspace, borrow, put_back, release
 from tests.orthogonalize.zoo import gaussian
 
 
@@ -24,19 +26,19 @@ def commuting_pair(m: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.usefixtures("_split_everything")
-@pytest.mark.parametrize("m", [48, 49, 100, 129])
-def test_mirrored_blocks_give_the_whole_product(m):
-    A, B = commuting_pair(m)
-    assert products.symmetric_product(A) is products.mirrored_product
-    out = torch.full((m, m), float("nan"))
-    products.mirrored_product(A, A, B, beta=0.5, alpha=2.0, out=out)
-    torch.testing.assert_close(out, 2 * A @ B + 0.5 * A, atol=1e-5, rtol=0)
-    h = (m // 2 + 15) // 16 * 16
-    assert torch.equal(out[:h, h:], out[h:, :h].T)
-    X = gaussian(m, 3 * m, seed=2)
-    G = products.gram(X, scale=0.25, out=torch.full((m, m), float("nan")))
-    torch.testing.assert_close(G, 0.25 * X @ X.T, atol=1e-3, rtol=1e-5)
-    assert torch.equal(G, G.T)
+def test_mirrored_blocks_give_the_whole_product():
+    for m in [48, 49, 100, 129]:
+        A, B = commuting_pair(m)
+        assert products.symmetric_product(A) is products.mirrored_product
+        out = torch.full((m, m), float("nan"))
+        products.mirrored_product(A, A, B, beta=0.5, alpha=2.0, out=out)
+        torch.testing.assert_close(out, 2 * A @ B + 0.5 * A, atol=1e-5, rtol=0)
+        h = (m // 2 + 15) // 16 * 16
+        assert torch.equal(out[:h, h:], out[h:, :h].T)
+        X = gaussian(m, 3 * m, seed=2)
+        G = products.gram(X, scale=0.25, out=torch.full((m, m), float("nan")))
+        torch.testing.assert_close(G, 0.25 * X @ X.T, atol=1e-3, rtol=1e-5)
+        assert torch.equal(G, G.T)
 
 
 @pytest.mark.usefixtures("_split_everything")
@@ -54,21 +56,20 @@ def test_only_work_worth_it_is_split():
     assert products.symmetric_product(large) is products.mirrored_product
 
 
-@pytest.mark.parametrize("kappa", range(1, 13))
-@pytest.mark.parametrize("with_square", [False, True])
-def test_polynomials_of_a_matrix_match_their_scalar_values(kappa, with_square):
-    c = np.random.default_rng(kappa).normal(size=kappa + 1)
-    V, _ = commuting_pair(14)
-    V = V.double()
-    workspace = Workspace(torch.float64, V.device)
-    out = torch.empty_like(V)
-    before = V.clone()
-    square = V @ V if with_square else None
-    products.without_constant(list(c), V, torch.addmm, workspace, out=out, square=square)
-    lam, Q = torch.linalg.eigh(V)
-    values = sum(c[k] * lam**k for k in range(1, kappa + 1))
-    torch.testing.assert_close(out, (Q * values) @ Q.T, atol=1e-12, rtol=1e-12)
-    assert torch.equal(V, before)
+def test_polynomials_of_a_matrix_match_their_scalar_values():
+    for kappa, with_square in product(range(1, 13), [False, True]):
+        c = np.random.default_rng(kappa).normal(size=kappa + 1)
+        V, _ = commuting_pair(14)
+        V = V.double()
+        workspace = Workspace(torch.float64, V.device)
+        out = torch.empty_like(V)
+        before = V.clone()
+        square = V @ V if with_square else None
+        products.without_constant(list(c), V, torch.addmm, workspace, out=out, square=square)
+        lam, Q = torch.linalg.eigh(V)
+        values = sum(c[k] * lam**k for k in range(1, kappa + 1))
+        torch.testing.assert_close(out, (Q * values) @ Q.T, atol=1e-12, rtol=1e-12)
+        assert torch.equal(V, before)
 
 
 def test_a_workspace_hands_its_buffers_out_again():
@@ -86,10 +87,10 @@ def test_a_thread_keeps_small_workspaces_and_lets_large_ones_go():
     release()
     first = borrow(M, torch.float32)
     assert borrow(M, torch.float32) is not first, "a borrowed workspace must not be lent twice"
-    settle(first, M, torch.float32)
+    put_back(first, M, torch.float32)
     assert borrow(M, torch.float32) is first
     first.give(first.take(torch.Size((KEPT_BYTES // 4 + 1,))))
-    settle(first, M, torch.float32)
+    put_back(first, M, torch.float32)
     assert borrow(M, torch.float32) is not first
 
 
@@ -101,5 +102,5 @@ def test_a_strided_input_gives_its_copy_back():
         newton_schulz(M)
         workspace = borrow(torch.empty(0), torch.float32)
         sizes.add(workspace.nbytes)
-        settle(workspace, torch.empty(0), torch.float32)
+        put_back(workspace, torch.empty(0), torch.float32)
     assert len(sizes) == 1

@@ -54,10 +54,10 @@ def test_range_derivatives_and_local_maximum_are_the_corrected_ones():
 
 
 def test_the_extrema_are_where_a_dense_grid_has_them():
-    lam = np.linspace(0.0, 1.0, 1_000_001)
+    lam = np.linspace(0.0, 1.0, 200_001)
     tau = JORDAN.tau(lam)
     turning = lam[1:-1][np.sign(np.diff(tau[:-1])) != np.sign(np.diff(tau[1:]))]
-    assert np.allclose(analyse(JORDAN).tau_extrema, turning, rtol=0, atol=2e-6)
+    assert np.allclose(analyse(JORDAN).tau_extrema, turning, rtol=0, atol=1e-5)
     assert tau.max() == pytest.approx(JORDAN.tau(analyse(JORDAN).tau_extrema[0]), rel=1e-9, abs=0.0)
     assert tau.max() > 1.0
 
@@ -70,21 +70,21 @@ def test_p_in_the_unit_interval_is_no_premise_since_taylor_fails_it_too():
     assert "not increasing" in analyse(JORDAN).reason
 
 
-@pytest.mark.parametrize("steps", [1, 3, 5])
-def test_its_polar_error_does_not_vanish_with_more_steps(steps):
-    assert schedule_error(Schedule.repeat(JORDAN, steps), 0.3).epsilon > 0.25
-    assert polar_error(sigma_min=0.3, kappa=2, q=8) < 1e-15
+def test_its_polar_error_does_not_vanish_with_more_steps():
+    for steps in [1, 3, 5]:
+        assert schedule_error(Schedule.repeat(JORDAN, steps), 0.3).epsilon > 0.25
+        assert polar_error(sigma_min=0.3, kappa=2, q=8) < 1e-15
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_its_error_on_a_matrix_is_that_of_its_singular_values_and_not_of_the_least_one(seed):
-    rng = np.random.default_rng(seed)
-    M = with_spectrum(rng, [1.0, 0.55, 0.2], 3, 4)
-    schedule = Schedule.repeat(JORDAN, 3)
-    errors = np.abs(schedule(singular(M)) - 1)
-    X = by_newton_schulz(schedule, prescale="none")(M)
-    assert observed_error(M, X) == pytest.approx(float(errors.max()), rel=1e-9, abs=0.0)
-    assert errors.max() > errors[-1]
+def test_its_error_on_a_matrix_is_that_of_its_singular_values_and_not_of_the_least_one():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        M = with_spectrum(rng, [1.0, 0.55, 0.2], 3, 4)
+        schedule = Schedule.repeat(JORDAN, 3)
+        errors = np.abs(schedule(singular(M)) - 1)
+        X = by_newton_schulz(schedule, prescale="none")(M)
+        assert observed_error(M, X) == pytest.approx(float(errors.max()), rel=1e-9, abs=0.0)
+        assert errors.max() > errors[-1]
 
 
 def test_the_alignment_theorem_covers_what_theorem_1_does_not():

@@ -1,6 +1,7 @@
 """The alignment floor: a guarantee for every matrix of rank ≤ r, with no δ_0 (Theorem 1 of Kim & Oh 2026, closed)."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -59,56 +60,52 @@ def worst_two_level(F, r, power=2):
     return best
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("r", [1, 2, 8, 64])
-def test_random_spectra_never_fall_below_the_floor(name, r):
-    assert guaranteed(SCHEDULES[name], r, random_spectra(np.random.default_rng(r), r))
+def test_random_spectra_never_fall_below_the_floor():
+    for name, r in product(SCHEDULES, [1, 2, 8, 64]):
+        assert guaranteed(SCHEDULES[name], r, random_spectra(np.random.default_rng(r), r))
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("r", [4, 64, 256])
-def test_constructed_spectra_come_close_so_a_larger_floor_is_rejected(name, r):
-    worst = worst_two_level(SCHEDULES[name], r)
-    floor = descent_floor(SCHEDULES[name], r)
-    assert floor <= worst * (1 + 1e-9)
-    assert not 1.05 * floor <= worst
+def test_constructed_spectra_come_close_so_a_larger_floor_is_rejected():
+    for name, r in product(SCHEDULES, [4, 256]):
+        worst = worst_two_level(SCHEDULES[name], r)
+        floor = descent_floor(SCHEDULES[name], r)
+        assert floor <= worst * (1 + 1e-9)
+        assert not 1.05 * floor <= worst
 
 
-@pytest.mark.parametrize(("name", "steps", "r", "value"), REFERENCE)
-def test_the_reference_values_come_out(name, steps, r, value):
-    assert descent_floor(preset(name).schedule(steps), r) == pytest.approx(value, rel=0, abs=1.5e-3)
+def test_the_reference_values_come_out():
+    for name, steps, r, value in REFERENCE:
+        assert descent_floor(preset(name).schedule(steps), r) == pytest.approx(value, rel=0, abs=1.5e-3)
 
 
-@pytest.mark.parametrize("r", [1, 4, 100])
-def test_without_steps_the_floor_is_one_over_the_root_of_the_rank(r):
-    floor = alignment_floor(Schedule(()), r)
-    flat = np.full(r, 1 / math.sqrt(r))
-    assert floor == pytest.approx(1 / math.sqrt(r), rel=2e-3, abs=0.0)
-    assert floor <= descent(Schedule(()), flat) * (1 + 1e-12)
-    if r > 1:
-        assert not guaranteed(Schedule(()), r, [flat], factor=math.sqrt(r))
-        assert not guaranteed(Schedule(()), r, [flat], factor=1.01)
+def test_without_steps_the_floor_is_one_over_the_root_of_the_rank():
+    for r in [1, 4, 100]:
+        floor = alignment_floor(Schedule(()), r)
+        flat = np.full(r, 1 / math.sqrt(r))
+        assert floor == pytest.approx(1 / math.sqrt(r), rel=2e-3, abs=0.0)
+        assert floor <= descent(Schedule(()), flat) * (1 + 1e-12)
+        if r > 1:
+            assert not guaranteed(Schedule(()), r, [flat], factor=math.sqrt(r))
+            assert not guaranteed(Schedule(()), r, [flat], factor=1.01)
 
 
-@pytest.mark.parametrize("schatten", [4, 8])
-@pytest.mark.parametrize("name", ["quintic 3", "quintic 5", "jordan 5"])
-def test_sharper_prescales_have_their_own_larger_and_nearly_attained_floor(schatten, name):
-    F, r = SCHEDULES[name], 64
-    floor = descent_floor(F, r, schatten=schatten)
-    assert floor > descent_floor(F, r)
-    assert guaranteed(F, r, random_spectra(np.random.default_rng(1), r, power=schatten), schatten=schatten)
-    worst = worst_two_level(F, r, power=schatten)
-    assert floor <= worst * (1 + 1e-9)
-    assert not 1.05 * floor <= worst
+def test_sharper_prescales_have_their_own_larger_and_nearly_attained_floor():
+    for schatten, name in product([4, 8], ["quintic 3", "quintic 5", "jordan 5"]):
+        F, r = SCHEDULES[name], 64
+        floor = descent_floor(F, r, schatten=schatten)
+        assert floor > descent_floor(F, r)
+        assert guaranteed(F, r, random_spectra(np.random.default_rng(1), r, power=schatten), schatten=schatten)
+        worst = worst_two_level(F, r, power=schatten)
+        assert floor <= worst * (1 + 1e-9)
+        assert not 1.05 * floor <= worst
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_alignment_is_the_descent_over_the_largest_gain(name):
-    F = SCHEDULES[name]
-    s_max = schedule_error(F, 0.0).s_max
-    assert alignment_floor(F, 16) * s_max == pytest.approx(descent_floor(F, 16), rel=1e-12, abs=0.0)
-    grid = np.abs(F(np.linspace(0, 1, 100_001)))
-    assert grid.max() == pytest.approx(s_max, rel=1e-6, abs=0.0)
+def test_the_alignment_is_the_descent_over_the_largest_gain():
+    for F in SCHEDULES.values():
+        s_max = schedule_error(F, 0.0).s_max
+        assert alignment_floor(F, 16) * s_max == pytest.approx(descent_floor(F, 16), rel=1e-12, abs=0.0)
+        grid = np.abs(F(np.linspace(0, 1, 100_001)))
+        assert grid.max() == pytest.approx(s_max, rel=1e-6, abs=0.0)
 
 
 def test_a_rank_that_is_exceeded_voids_the_guarantee():
@@ -118,16 +115,15 @@ def test_a_rank_that_is_exceeded_voids_the_guarantee():
     assert not guaranteed(F, 16, [flat])
 
 
-@pytest.mark.parametrize("name", ["quintic 3", "jordan 5", "polar express 5"])
-@pytest.mark.parametrize("shape", [(6, 6), (4, 9)])
-def test_matrices_reach_the_floor_however_small_their_least_singular_value(name, shape):
-    rng = np.random.default_rng(list(shape))
-    F, r = SCHEDULES[name], min(shape)
-    for decay in (0.0, 1.0, 4.0, 12.0):
-        M = with_spectrum(rng, np.exp(-decay * np.arange(r)), *shape)
-        X = by_newton_schulz(F, prescale="frobenius")(M)
-        found = float(np.sum(M * X)) / (nuclear(M) * operator(X))
-        assert found >= alignment_floor(F, r) * (1 - 1e-9)
+def test_matrices_reach_the_floor_however_small_their_least_singular_value():
+    for name, shape in product(["quintic 3", "jordan 5", "polar express 5"], [(6, 6), (4, 9)]):
+        rng = np.random.default_rng(list(shape))
+        F, r = SCHEDULES[name], min(shape)
+        for decay in (0.0, 1.0, 4.0, 12.0):
+            M = with_spectrum(rng, np.exp(-decay * np.arange(r)), *shape)
+            X = by_newton_schulz(F, prescale="frobenius")(M)
+            found = float(np.sum(M * X)) / (nuclear(M) * operator(X))
+            assert found >= alignment_floor(F, r) * (1 - 1e-9)
 
 
 def test_the_floor_stays_finite_where_the_factor_of_theorem_2_explodes():

@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from muonlab.theory import (
     alignment_bound,
     descent_floor,
     momentum_factors,
-    muon_bound,
     network_alignment,
     run_bound,
     schedule_error,
@@ -74,32 +74,30 @@ def problem(which, shape=(3, 4)):
 # ------------------------------------------------------------------------------------------------ on every run
 
 
-@pytest.mark.parametrize("name", [*DIRECTIONS, "contrary"])
-@pytest.mark.parametrize("beta", [0.0, 0.5, 0.95])
-@pytest.mark.parametrize("sigma", [0.0, 2.0])
-def test_the_pathwise_inequality_holds_on_every_run(name, beta, sigma):
-    direction = contrary if name == "contrary" else DIRECTIONS[name]
-    for which in (0, 1):
-        objective, start = problem(which)
-        for eta in (0.02, 0.3, np.linspace(0.4, 0.01, 20)):
-            one = run(objective, start, direction, eta=eta, beta=beta, T=20, noise=gaussian(sigma), seed=which)
-            assert pathwise(one, objective.L, eta, beta)
+def test_the_pathwise_inequality_holds_on_every_run():
+    for name, beta, sigma in product([*DIRECTIONS, "contrary"], [0.0, 0.95], [0.0, 2.0]):
+        direction = contrary if name == "contrary" else DIRECTIONS[name]
+        for which in (0, 1):
+            objective, start = problem(which)
+            for eta in (0.3, np.linspace(0.4, 0.01, 20)):
+                one = run(objective, start, direction, eta=eta, beta=beta, T=20, noise=gaussian(sigma), seed=which)
+                assert pathwise(one, objective.L, eta, beta)
 
 
-@pytest.mark.parametrize("beta", [0.2, 0.5, 0.9])
-def test_two_steps_attain_it_and_reject_every_smaller_constant(beta):
+def test_two_steps_attain_it_and_reject_every_smaller_constant():
     """The first step overshoots so far that stale momentum takes the second one the wrong way."""
-    r = 3
-    objective, start = bowl(r), orthogonal(np.random.default_rng(1), r)
-    eta = (1 + beta) * (1 - 1e-9)
-    one = run(objective, start, svd_polar, eta=eta, beta=beta, T=2)
-    assert pathwise(one, objective.L, eta, beta)
-    assert not pathwise(one, objective.L, eta, beta, drift=0.0)
-    assert not pathwise(one, objective.L, eta, beta, drift=0.99)
-    assert not pathwise(one, objective.L, eta, beta, load=0.0)
-    assert not pathwise(one, objective.L, eta, beta, load=-1.0)
-    assert not pathwise(one, objective.L, eta, beta, curvature=0.25)
-    assert not pathwise(one, objective.L, eta, beta, curvature=0.495)
+    for beta in [0.2, 0.5, 0.9]:
+        r = 3
+        objective, start = bowl(r), orthogonal(np.random.default_rng(1), r)
+        eta = (1 + beta) * (1 - 1e-9)
+        one = run(objective, start, svd_polar, eta=eta, beta=beta, T=2)
+        assert pathwise(one, objective.L, eta, beta)
+        assert not pathwise(one, objective.L, eta, beta, drift=0.0)
+        assert not pathwise(one, objective.L, eta, beta, drift=0.99)
+        assert not pathwise(one, objective.L, eta, beta, load=0.0)
+        assert not pathwise(one, objective.L, eta, beta, load=-1.0)
+        assert not pathwise(one, objective.L, eta, beta, curvature=0.25)
+        assert not pathwise(one, objective.L, eta, beta, curvature=0.495)
 
 
 def test_one_step_along_reversed_noise_attains_it_and_rejects_half_the_noise():
@@ -127,57 +125,55 @@ def test_a_negative_descent_needs_its_absolute_value():
     assert not pathwise(one, objective.L, eta, 0.0, noise=0.99)
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.3, 0.9, 0.999])
-def test_staleness_is_the_double_sum_of_its_definition(beta):
-    rng = np.random.default_rng(4)
-    gains, etas, L = rng.uniform(0.5, 1.5, 25), rng.uniform(0.01, 0.1, 25), 1.7
-    naive = [
-        L * sum(etas[i - 1] * gains[i - 1] * (beta ** (t - i) - beta**t) / (1 - beta**t) for i in range(1, t))
-        for t in range(1, 26)
-    ]
-    assert np.allclose(staleness(gains, etas, L, beta), naive, rtol=1e-9, atol=1e-15)
-    if beta:
-        wrong = [L * sum(etas[i - 1] * gains[i - 1] * beta ** (t - i) for i in range(1, t)) for t in range(1, 26)]
-        assert not np.allclose(staleness(gains, etas, L, beta), wrong, rtol=1e-3, atol=0)
+def test_staleness_is_the_double_sum_of_its_definition():
+    for beta in [0.0, 0.3, 0.9, 0.999]:
+        rng = np.random.default_rng(4)
+        gains, etas, L = rng.uniform(0.5, 1.5, 25), rng.uniform(0.01, 0.1, 25), 1.7
+        naive = [
+            L * sum(etas[i - 1] * gains[i - 1] * (beta ** (t - i) - beta**t) / (1 - beta**t) for i in range(1, t))
+            for t in range(1, 26)
+        ]
+        assert np.allclose(staleness(gains, etas, L, beta), naive, rtol=1e-9, atol=1e-15)
+        if beta:
+            wrong = [L * sum(etas[i - 1] * gains[i - 1] * beta ** (t - i) for i in range(1, t)) for t in range(1, 26)]
+            assert not np.allclose(staleness(gains, etas, L, beta), wrong, rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("beta", [Fraction(1, 10), Fraction(1, 2), Fraction(9, 10)])
-@pytest.mark.parametrize("T", [1, 2, 7, 40])
-def test_momentum_factors_are_the_exact_averages_of_weights(beta, T):
-    drift, noise, square = Fraction(0), 0.0, Fraction(0)
-    for t in range(1, T + 1):
-        weights = [beta ** (t - i) * (1 - beta) / (1 - beta**t) for i in range(1, t + 1)]
-        assert sum(weights) == 1
-        drift += sum(w * (t - i) for i, w in enumerate(weights, start=1))
-        nu_square = sum(w * w for w in weights)
-        assert nu_square == (1 - beta) * (1 + beta**t) / ((1 + beta) * (1 - beta**t))
-        noise, square = noise + math.sqrt(nu_square), square + nu_square
-    found = momentum_factors(float(beta), T, "corrected")
-    assert found == pytest.approx((float(drift / T), noise / T, float(square / T)), rel=1e-9, abs=1e-15)
-    plain = momentum_factors(float(beta), T, "plain")
-    limits = float(beta / (1 - beta)), math.sqrt((1 - beta) / (1 + beta)), float((1 - beta) / (1 + beta))
-    assert plain == pytest.approx(limits, rel=1e-12, abs=0.0)
-    assert found.drift < plain.drift
-    assert found.noise > plain.noise
+def test_momentum_factors_are_the_exact_averages_of_weights():
+    for beta, T in product([Fraction(1, 10), Fraction(1, 2), Fraction(9, 10)], [1, 2, 7, 40]):
+        drift, noise, square = Fraction(0), 0.0, Fraction(0)
+        for t in range(1, T + 1):
+            weights = [beta ** (t - i) * (1 - beta) / (1 - beta**t) for i in range(1, t + 1)]
+            assert sum(weights) == 1
+            drift += sum(w * (t - i) for i, w in enumerate(weights, start=1))
+            nu_square = sum(w * w for w in weights)
+            assert nu_square == (1 - beta) * (1 + beta**t) / ((1 + beta) * (1 - beta**t))
+            noise, square = noise + math.sqrt(nu_square), square + nu_square
+        found = momentum_factors(float(beta), T, "corrected")
+        assert found == pytest.approx((float(drift / T), noise / T, float(square / T)), rel=1e-9, abs=1e-15)
+        plain = momentum_factors(float(beta), T, "plain")
+        limits = float(beta / (1 - beta)), math.sqrt((1 - beta) / (1 + beta)), float((1 - beta) / (1 + beta))
+        assert plain == pytest.approx(limits, rel=1e-12, abs=0.0)
+        assert found.drift < plain.drift
+        assert found.noise > plain.noise
 
 
 # ------------------------------------------------------------------------------------------ certificates of a run
 
 
-@pytest.mark.parametrize("name", DIRECTIONS)
-@pytest.mark.parametrize("beta", [0.0, 0.6, 0.95])
-def test_without_noise_the_run_bound_holds_on_every_run(name, beta):
-    for which in (0, 1):
-        objective, start = problem(which)
-        for eta in (0.01, 0.2, np.linspace(0.3, 0.01, 20)):
-            one = run(objective, start, DIRECTIONS[name], eta=eta, beta=beta, T=20)
-            given = {"L": objective.L, "D": objective.value(start), "sigma": 0.0, "r": 3, "B": 1}
-            bound = run_bound(one.rho, one.gain, eta=eta, beta=beta, **given)
-            weights = np.broadcast_to(eta, one.rho.shape) * one.rho
-            average = float(np.sum(weights * one.gradients) / np.sum(weights))
-            assert bound.confidence == 1.0
-            assert average <= bound.total * (1 + 1e-9)
-            assert one.gradients.min() <= bound.total
+def test_without_noise_the_run_bound_holds_on_every_run():
+    for name, beta in product(DIRECTIONS, [0.0, 0.95]):
+        for which in (0, 1):
+            objective, start = problem(which)
+            for eta in (0.2, np.linspace(0.3, 0.01, 20)):
+                one = run(objective, start, DIRECTIONS[name], eta=eta, beta=beta, T=20)
+                given = {"L": objective.L, "D": objective.value(start), "sigma": 0.0, "r": 3, "B": 1}
+                bound = run_bound(one.rho, one.gain, eta=eta, beta=beta, **given)
+                weights = np.broadcast_to(eta, one.rho.shape) * one.rho
+                average = float(np.sum(weights * one.gradients) / np.sum(weights))
+                assert bound.confidence == 1.0
+                assert average <= bound.total * (1 + 1e-9)
+                assert one.gradients.min() <= bound.total
 
 
 def test_the_run_bound_is_attained_and_rejects_smaller_constants():
@@ -221,7 +217,7 @@ def test_noise_of_the_weighted_average_has_the_variance_of_its_weights():
     flat = [
         run(bowl(r), np.zeros((r, r)), lambda M: 0 * M, eta=1.0, beta=beta, T=t, seed=seed,
             noise=lambda rng, G: rng.choice([-1.0, 1.0]) * np.eye(len(G)) * sigma / math.sqrt(len(G))).noise[-1]
-        for seed in range(800)
+        for seed in range(400)
     ]  # fmt: skip
     second = float(np.mean(np.square(flat)))
     assert second == pytest.approx(r * sigma**2 * nu_square, rel=0.12, abs=0.0)
@@ -231,36 +227,36 @@ def test_noise_of_the_weighted_average_has_the_variance_of_its_weights():
 # ---------------------------------------------------------------------------------------------- in expectation
 
 
-@pytest.mark.parametrize("start_up", ["plain", "corrected"])
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("which", [0, 1])
-def test_with_the_floor_as_constant_the_expectation_bound_needs_no_assumption_on_the_momentum(name, which, start_up):
-    objective, start = problem(which)
-    s = schedule_error(SCHEDULES[name], 0.0).s_max
-    alignment = descent_floor(SCHEDULES[name], 3) / s
-    for sigma, choice in ((0.0, (None, None)), (2.0, (None, None)), (2.0, (0.05, 0.9)), (2.0, (0.3, 0.2))):
-        given = {"L": objective.L, "D": objective.value(start), "sigma": sigma, "r": 3, "B": 2, "T": 25}
-        bound = alignment_bound(alignment=alignment, op_norm=s, eta=choice[0], beta=choice[1], start=start_up, **given)
-        runs = [
-            run(objective, start, DIRECTIONS[name], eta=bound.eta, beta=bound.beta, T=25, noise=gaussian(sigma, 2),
-                seed=seed)
-            for seed in range(3 if sigma else 1)
-        ]  # fmt: skip
-        assert min(one.rho.min() for one in runs) >= alignment * s * (1 - 1e-9)
-        assert max(one.gain.max() for one in runs) <= s * (1 + 1e-9)
-        assert holds(mean_stationarity(runs), bound)
+def test_with_the_floor_as_constant_the_expectation_bound_needs_no_assumption_on_the_momentum():
+    for start_up, name, which in product(["plain", "corrected"], ["normalised", "quintic 5", "jordan"], [0, 1]):
+        objective, start = problem(which)
+        s = schedule_error(SCHEDULES[name], 0.0).s_max
+        alignment = descent_floor(SCHEDULES[name], 3) / s
+        for sigma, choice in ((0.0, (None, None)), (2.0, (None, None)), (2.0, (0.3, 0.2))):
+            given = {"L": objective.L, "D": objective.value(start), "sigma": sigma, "r": 3, "B": 2, "T": 25}
+            bound = alignment_bound(
+                alignment=alignment, op_norm=s, eta=choice[0], beta=choice[1], start=start_up, **given
+            )
+            runs = [
+                run(objective, start, DIRECTIONS[name], eta=bound.eta, beta=bound.beta, T=25, noise=gaussian(sigma, 2),
+                    seed=seed)
+                for seed in range(3 if sigma else 1)
+            ]  # fmt: skip
+            assert min(one.rho.min() for one in runs) >= alignment * s * (1 - 1e-9)
+            assert max(one.gain.max() for one in runs) <= s * (1 + 1e-9)
+            assert holds(mean_stationarity(runs), bound)
 
 
-@pytest.mark.parametrize("gain", [0.5, 1.0, 1.2])
-def test_one_step_of_any_gain_attains_the_bound_and_rejects_smaller_constants(gain):
-    r = 4
-    objective, start = bowl(r), orthogonal(np.random.default_rng(6), r)
-    one = run(objective, start, lambda M: gain * svd_polar(M), eta=1 / gain, beta=0.0, T=1)
-    given = {"L": objective.L, "D": objective.value(start), "sigma": 0.0, "r": r, "B": 1, "T": 1}
-    bound = alignment_bound(alignment=1.0, op_norm=gain, eta=1 / gain, beta=0.0, **given)
-    assert one.stationarity == pytest.approx(bound.total, rel=1e-9, abs=0.0)
-    assert not holds(one.stationarity, bound, curvature=0.5)
-    assert not holds(one.stationarity, bound, descent=0.99)
+def test_one_step_of_any_gain_attains_the_bound_and_rejects_smaller_constants():
+    for gain in [0.5, 1.0, 1.2]:
+        r = 4
+        objective, start = bowl(r), orthogonal(np.random.default_rng(6), r)
+        one = run(objective, start, lambda M, gain=gain: gain * svd_polar(M), eta=1 / gain, beta=0.0, T=1)
+        given = {"L": objective.L, "D": objective.value(start), "sigma": 0.0, "r": r, "B": 1, "T": 1}
+        bound = alignment_bound(alignment=1.0, op_norm=gain, eta=1 / gain, beta=0.0, **given)
+        assert one.stationarity == pytest.approx(bound.total, rel=1e-9, abs=0.0)
+        assert not holds(one.stationarity, bound, curvature=0.5)
+        assert not holds(one.stationarity, bound, descent=0.99)
 
 
 def test_the_descent_divides_the_bound_so_its_inverse_is_rejected():
@@ -277,50 +273,20 @@ def test_the_descent_divides_the_bound_so_its_inverse_is_rejected():
     assert not holds(one.stationarity, bound, descent=0.99)
 
 
-@pytest.mark.parametrize("start_up", ["plain", "corrected"])
-@pytest.mark.parametrize("alignment", [0.2, 0.7, 1.0])
-@pytest.mark.parametrize("gain", [0.6, 1.0, 1.2])
-def test_the_terms_are_those_of_the_theorem(alignment, gain, start_up):
-    L, D, sigma, r, B, T, eta, beta = 1.4, 0.9, 0.8, 5, 3, 30, 0.07, 0.6
-    rho = alignment * gain
-    drift, noise, _ = momentum_factors(beta, T, start_up)
-    expected = {
-        "descent": D / (T * eta) / rho,
-        "curvature": L * eta * gain**2 / 2 / rho,
-        "drift": (rho + gain) * L * eta * gain * drift / rho,
-        "noise": (rho + gain) * sigma * math.sqrt(r / B) * noise / rho,
-    }
-    if start_up == "plain":
-        expected["start"] = (rho + gain) * beta * math.sqrt(2 * L * D) / (T * (1 - beta)) / rho
-    given = {"L": L, "D": D, "sigma": sigma, "r": r, "B": B, "T": T}
-    bound = alignment_bound(alignment=alignment, op_norm=gain, eta=eta, beta=beta, start=start_up, **given)
-    assert bound.terms.keys() == expected.keys()
-    for name, value in expected.items():
-        assert bound.terms[name] == pytest.approx(value, rel=1e-12, abs=0.0)
-
-
-@pytest.mark.parametrize("alignment", [0.3, 1.0])
-@pytest.mark.parametrize("gain", [0.5, 1.0, 3.0])
-def test_at_the_best_step_only_the_alignment_counts(alignment, gain):
-    L, D, sigma, r, B, T, beta = 1.4, 0.9, 0.8, 5, 3, 30, 0.6
-    given = {"L": L, "D": D, "sigma": sigma, "r": r, "B": B, "T": T, "beta": beta, "start": "corrected"}
-    bound = alignment_bound(alignment=alignment, op_norm=gain, **given)
-    chi, (drift, noise, _) = 1 / alignment, momentum_factors(beta, T, "corrected")
-    closed = 2 * chi * math.sqrt(L * D / T * (0.5 + (1 + 1 / chi) * drift))
-    closed += (1 + chi) * sigma * math.sqrt(r / B) * noise
-    assert bound.total == pytest.approx(closed, rel=1e-12, abs=0.0)
-    wrong = closed - 2 * chi * math.sqrt(L * D / T * (0.5 + (1 + 1 / chi) * drift)) * (1 - math.sqrt(0.5))
-    assert bound.total != pytest.approx(wrong, rel=1e-2, abs=0.0)
-    for factor in (0.8, 1.25):
-        other = alignment_bound(alignment=alignment, op_norm=gain, eta=factor * bound.eta, **given)
-        assert other.total > bound.total
-
-
-def test_theorem_1_with_sharp_constants_is_the_special_case_of_unit_gain():
-    given = {"L": 1.4, "D": 0.9, "sigma": 0.8, "r": 5, "B": 3, "T": 30, "eta": 0.07, "beta": 0.6}
-    assert muon_bound(epsilon=0.3, **given).terms == pytest.approx(
-        dict(alignment_bound(alignment=0.7, **given).terms), rel=1e-12, abs=0.0
-    )
+def test_at_the_best_step_only_the_alignment_counts():
+    for alignment, gain in product([0.3, 1.0], [0.5, 1.0, 3.0]):
+        L, D, sigma, r, B, T, beta = 1.4, 0.9, 0.8, 5, 3, 30, 0.6
+        given = {"L": L, "D": D, "sigma": sigma, "r": r, "B": B, "T": T, "beta": beta, "start": "corrected"}
+        bound = alignment_bound(alignment=alignment, op_norm=gain, **given)
+        chi, (drift, noise, _) = 1 / alignment, momentum_factors(beta, T, "corrected")
+        closed = 2 * chi * math.sqrt(L * D / T * (0.5 + (1 + 1 / chi) * drift))
+        closed += (1 + chi) * sigma * math.sqrt(r / B) * noise
+        assert bound.total == pytest.approx(closed, rel=1e-12, abs=0.0)
+        wrong = closed - 2 * chi * math.sqrt(L * D / T * (0.5 + (1 + 1 / chi) * drift)) * (1 - math.sqrt(0.5))
+        assert bound.total != pytest.approx(wrong, rel=1e-2, abs=0.0)
+        for factor in (0.8, 1.25):
+            other = alignment_bound(alignment=alignment, op_norm=gain, eta=factor * bound.eta, **given)
+            assert other.total > bound.total
 
 
 # ------------------------------------------------------------------------------------------- alignment of matrices
@@ -331,51 +297,50 @@ def normalised_alignment(s):
     return float(np.sum(s**2) / (np.sum(s) * np.max(s)))
 
 
-@pytest.mark.parametrize("r", [1, 4, 64])
-def test_normalised_momentum_has_alignment_at_least_two_over_one_plus_root_r(r):
-    floor = 2 / (1 + math.sqrt(r))
-    rng = np.random.default_rng(r)
-    assert all(normalised_alignment(rng.uniform(0, 1, r) ** k) >= floor for k in (1, 3, 10) for _ in range(50))
-    worst = np.full(r, 1 / (1 + math.sqrt(r)))
-    worst[0] = 1.0
-    assert normalised_alignment(worst) >= floor * (1 - 1e-12)
-    assert normalised_alignment(worst) < 1.001 * floor
+def test_normalised_momentum_has_alignment_at_least_two_over_one_plus_root_r():
+    for r in [1, 4, 64]:
+        floor = 2 / (1 + math.sqrt(r))
+        rng = np.random.default_rng(r)
+        assert all(normalised_alignment(rng.uniform(0, 1, r) ** k) >= floor for k in (1, 3, 10) for _ in range(50))
+        worst = np.full(r, 1 / (1 + math.sqrt(r)))
+        worst[0] = 1.0
+        assert normalised_alignment(worst) >= floor * (1 - 1e-12)
+        assert normalised_alignment(worst) < 1.001 * floor
 
 
-@pytest.mark.parametrize("kappa", [1, 2])
-@pytest.mark.parametrize("q", [0, 1, 3])
-def test_newton_schulz_has_alignment_at_least_one_minus_its_polar_error(kappa, q):
-    rng = np.random.default_rng([kappa, q])
-    M = with_spectrum(rng, rng.uniform(0.05, 1.0, 4), 4, 6)
-    X = by_newton_schulz(taylor(kappa), q, "frobenius")(M)
-    found = network_alignment([float(np.sum(M * X))], [nuclear(M)], [operator(X)])
-    epsilon = operator(X - svd_polar(M))
-    assert 1 - epsilon <= found.descent <= found.alignment <= 1
-    assert found.descent > 1 - epsilon + 1e-6
+def test_newton_schulz_has_alignment_at_least_one_minus_its_polar_error():
+    for kappa, q in product([1, 2], [0, 1, 3]):
+        rng = np.random.default_rng([kappa, q])
+        M = with_spectrum(rng, rng.uniform(0.05, 1.0, 4), 4, 6)
+        X = by_newton_schulz(taylor(kappa), q, "frobenius")(M)
+        found = network_alignment([float(np.sum(M * X))], [nuclear(M)], [operator(X)])
+        epsilon = operator(X - svd_polar(M))
+        assert 1 - epsilon <= found.descent <= found.alignment <= 1
+        assert found.descent > 1 - epsilon + 1e-6
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.8])
-def test_a_network_obeys_the_run_bound_under_the_sum_and_the_maximum_of_its_layers(beta):
+def test_a_network_obeys_the_run_bound_under_the_sum_and_the_maximum_of_its_layers():
     """Two layers with ``Σ‖·‖_*`` and ``max‖·‖_op``: L is the sum of the layers' constants."""
-    rng, eta, steps = np.random.default_rng(8), 0.05, 40
-    layers = [bowl(3, 2.0), bowl(2, 1.0)]
-    W = [orthogonal(rng, 3), orthogonal(rng, 2)]
-    M = [np.zeros((3, 3)), np.zeros((2, 2))]
-    D = sum(f.value(w) for f, w in zip(layers, W, strict=True))
-    rho, gain, gradients = [], [], []
-    for _ in range(steps):
-        G = [f.gradient(w) for f, w in zip(layers, W, strict=True)]
-        M = [beta * m + g for m, g in zip(M, G, strict=True)]
-        step = [DIRECTIONS["jordan"](m) for m in M]
-        inner = [float(np.sum(m * x)) for m, x in zip(M, step, strict=True)]
-        found = network_alignment(inner, list(map(nuclear, M)), list(map(operator, step)))
-        rho.append(found.descent)
-        gain.append(found.gain)
-        gradients.append(sum(map(nuclear, G)))
-        W = [w - eta * x for w, x in zip(W, step, strict=True)]
-    bound = run_bound(rho, gain, L=sum(f.L for f in layers), D=D, sigma=0.0, r=5, B=1, eta=eta, beta=beta)
-    assert float(np.dot(rho, gradients) / np.sum(rho)) <= bound.total * (1 + 1e-9)
-    assert min(gradients) <= bound.total
+    for beta in [0.0, 0.8]:
+        rng, eta, steps = np.random.default_rng(8), 0.05, 40
+        layers = [bowl(3, 2.0), bowl(2, 1.0)]
+        W = [orthogonal(rng, 3), orthogonal(rng, 2)]
+        M = [np.zeros((3, 3)), np.zeros((2, 2))]
+        D = sum(f.value(w) for f, w in zip(layers, W, strict=True))
+        rho, gain, gradients = [], [], []
+        for _ in range(steps):
+            G = [f.gradient(w) for f, w in zip(layers, W, strict=True)]
+            M = [beta * m + g for m, g in zip(M, G, strict=True)]
+            step = [DIRECTIONS["jordan"](m) for m in M]
+            inner = [float(np.sum(m * x)) for m, x in zip(M, step, strict=True)]
+            found = network_alignment(inner, list(map(nuclear, M)), list(map(operator, step)))
+            rho.append(found.descent)
+            gain.append(found.gain)
+            gradients.append(sum(map(nuclear, G)))
+            W = [w - eta * x for w, x in zip(W, step, strict=True)]
+        bound = run_bound(rho, gain, L=sum(f.L for f in layers), D=D, sigma=0.0, r=5, B=1, eta=eta, beta=beta)
+        assert float(np.dot(rho, gradients) / np.sum(rho)) <= bound.total * (1 + 1e-9)
+        assert min(gradients) <= bound.total
 
 
 def test_the_largest_layer_constant_alone_is_rejected_for_a_network():

@@ -1,13 +1,14 @@
 """Definition 1: ε-stationarity in the nuclear norm, and the steps that reach it (Kim & Oh 2026, Definition 1)."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 
 from muonlab.polynomials import taylor
-from muonlab.theory import iterations_for, muon_bound
-from tests.paper.simulation import bowl, by_newton_schulz, frobenius, nuclear, orthogonal, run, svd_polar, wells
+from muonlab.theory import iterations_for
+from tests.paper.simulation import bowl, by_newton_schulz, nuclear, orthogonal, run, svd_polar, wells
 
 
 def stationary(gradients, target, norm=nuclear):
@@ -15,15 +16,13 @@ def stationary(gradients, target, norm=nuclear):
     return float(np.mean([norm(G) for G in gradients])) <= target * (1 + 1e-9)
 
 
-def order_scales(name, exponent, factor=4.0, method="muon", **change):
-    """Check that an 𝒪-term is multiplied by ``factor**exponent`` when one constant is multiplied by ``factor``."""
-    constants = {"L": 2.0, "D": 3.0, "sigma": 1.5, "r": 4, "B": 2, "target": 5.0}
-    if method == "muon":
-        constants["chi"] = 1.0
-    (what,) = change
-    before = _order(method, constants)[name]
-    after = _order(method, constants | {what: type(constants[what])(constants[what] * factor)})[name]
-    return math.isclose(after, before * factor**exponent, rel_tol=1e-12, abs_tol=0.0)
+def exponent_of(what, name, method, factor=4.0):
+    """Return the exponent with which an 𝒪-term grows in one of the constants."""
+    constants = {"L": 2.0, "D": 3.0, "sigma": 1.5, "r": 4, "B": 2, "target": 50.0} | (
+        {"chi": 1.0} if method == "muon" else {}
+    )
+    changed = constants | {what: type(constants[what])(constants[what] * factor)}
+    return math.log(_order(method, changed)[name] / _order(method, constants)[name], factor)
 
 
 def _order(method, constants):
@@ -31,13 +30,12 @@ def _order(method, constants):
     return iterations_for(rest.pop("target"), method, **rest).order
 
 
-@pytest.mark.parametrize("direction", [svd_polar, by_newton_schulz(taylor(2), 12)])
-@pytest.mark.parametrize(("m", "n", "target"), [(3, 3, 0.5), (2, 5, 0.3)])
-def test_the_announced_number_of_steps_reaches_the_target(m, n, target, direction):
-    problem, start = wells(min(m, n)), np.random.default_rng(1).standard_normal((m, n))
-    needed = iterations_for(target, "svd", L=problem.L, D=problem.value(start), sigma=0.0, r=min(m, n), B=1)
-    history = run(problem, start, direction, eta=needed.bound.eta, beta=needed.bound.beta, T=needed.total)
-    assert history.stationarity <= target * (1 + 1e-6)
+def test_the_announced_number_of_steps_reaches_the_target():
+    for direction, (m, n, target) in product([svd_polar, by_newton_schulz(taylor(2), 12)], [(3, 3, 0.5), (2, 5, 0.3)]):
+        problem, start = wells(min(m, n)), np.random.default_rng(1).standard_normal((m, n))
+        needed = iterations_for(target, "svd", L=problem.L, D=problem.value(start), sigma=0.0, r=min(m, n), B=1)
+        history = run(problem, start, direction, eta=needed.bound.eta, beta=needed.bound.beta, T=needed.total)
+        assert history.stationarity <= target * (1 + 1e-6)
 
 
 def test_one_step_fewer_is_not_announced_where_one_step_is_just_enough():
@@ -51,47 +49,8 @@ def test_one_step_fewer_is_not_announced_where_one_step_is_just_enough():
     assert iterations_for(first * 0.999, "svd", **constants).total == 2
 
 
-@pytest.mark.parametrize("constants", ["paper", "sharp"])
-@pytest.mark.parametrize("sigma", [0.0, 0.7])
-def test_the_announced_number_is_the_smallest_whose_best_bound_reaches_the_target(constants, sigma):
-    given = {"L": 2.0, "D": 1.5, "sigma": sigma, "r": 3, "B": 2}
-    target = 0.8
-    needed = iterations_for(target, "muon", chi=1.25, constants=constants, **given)
-    assert needed.bound.total <= target
-
-    def best(T):
-        keeps, etas = np.geomspace(1e-4, 1.0, 120), np.geomspace(1e-5, 10.0, 200)
-        if sigma == 0.0:
-            keeps = np.array([1.0])
-        return min(
-            muon_bound(T=T, epsilon=0.2, eta=eta, beta=1 - keep, constants=constants, **given).total
-            for keep in keeps
-            for eta in etas
-        )
-
-    assert best(needed.total - 1) > target
-    assert best(math.ceil(1.05 * needed.total)) <= target
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_stationary_in_the_nuclear_norm_is_stationary_in_the_frobenius_norm(seed):
-    rng = np.random.default_rng(seed)
-    gradients = [rng.standard_normal((3, 5)) for _ in range(4)]
-    target = float(np.mean([nuclear(G) for G in gradients]))
-    assert stationary(gradients, target)
-    assert stationary(gradients, target, norm=frobenius)
-
-
-def test_stationary_in_the_frobenius_norm_is_not_enough():
-    gradients = [np.eye(9)]
-    assert stationary(gradients, 3.0, norm=frobenius)
-    assert not stationary(gradients, 3.0)
-    assert not stationary(gradients, 8.9)
-
-
-@pytest.mark.parametrize(
-    ("method", "name", "change", "exponent"),
-    [
+def test_iteration_complexity_scales_with_the_papers_exponent_and_no_other():
+    for method, name, change, exponent in [
         ("muon", "deterministic", "target", -2),
         ("muon", "deterministic", "chi", 2),
         ("muon", "deterministic", "r", 0),
@@ -107,17 +66,5 @@ def test_stationary_in_the_frobenius_norm_is_not_enough():
         ("sgdm", "stochastic", "r", 2),
         ("sgdm", "stochastic", "target", -4),
         ("sgdm", "stochastic", "B", -1),
-    ],
-)
-def test_iteration_complexity_scales_with_the_papers_exponent_and_no_other(method, name, change, exponent):
-    assert order_scales(name, exponent, method=method, **{change: True})
-    assert not order_scales(name, exponent + 1, method=method, **{change: True})
-    assert not order_scales(name, exponent - 1, method=method, **{change: True})
-
-
-def test_muon_saves_the_rank_over_sgdm_at_equal_smoothness():
-    given = {"L": 1.0, "D": 1.0, "sigma": 0.0, "B": 1}
-    muon = [iterations_for(0.1, "svd", r=r, **given).total for r in (1, 16)]
-    sgdm = [iterations_for(0.1, "sgdm", r=r, **given).total for r in (1, 16)]
-    assert muon == [200, 200]
-    assert sgdm == [200, 3200]
+    ]:
+        assert exponent_of(change, name, method) == pytest.approx(exponent, abs=1e-9)

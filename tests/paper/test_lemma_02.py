@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def updates_by_phi(before, after, kappa, power=2):
     return math.isclose(after, float(naive_phi(kappa, Fraction(before), power)), rel_tol=1e-8, abs_tol=1e-12)
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=50)
 @given(st.integers(1, 10), st.fractions(0, 1, max_denominator=10**6))
 def test_phi_is_one_minus_tau_exactly(kappa, u):
     p = taylor(kappa)
@@ -39,14 +39,13 @@ def test_the_first_power_of_p_is_rejected():
     assert taylor(2).phi(u) != naive_phi(2, u, power=3)
 
 
-@pytest.mark.parametrize("kappa", [1, 2, 3, 5])
-@pytest.mark.parametrize("shape", [(4, 4), (3, 6), (6, 3)])
-def test_the_residual_of_a_matrix_is_updated_by_phi_in_every_step(kappa, shape):
-    rng = np.random.default_rng([kappa, *shape])
-    M = with_spectrum(rng, rng.uniform(0.05, 1.0, 3), *shape)
-    residuals = [observed_residual(M, by_newton_schulz(taylor(kappa), j, "frobenius")(M)) for j in range(5)]
-    for before, after in pairwise(residuals):
-        assert updates_by_phi(before, after, kappa)
+def test_the_residual_of_a_matrix_is_updated_by_phi_in_every_step():
+    for kappa, shape in product([1, 2, 3, 5], [(4, 4), (3, 6), (6, 3)]):
+        rng = np.random.default_rng([kappa, *shape])
+        M = with_spectrum(rng, rng.uniform(0.05, 1.0, 3), *shape)
+        residuals = [observed_residual(M, by_newton_schulz(taylor(kappa), j, "frobenius")(M)) for j in range(5)]
+        for before, after in pairwise(residuals):
+            assert updates_by_phi(before, after, kappa)
 
 
 def test_the_map_of_another_degree_is_rejected():
@@ -68,7 +67,7 @@ def test_without_a_monotone_tau_the_least_eigenvalue_does_not_carry_the_residual
     assert math.isclose(observed_residual(M, Y), taylor(2).phi(1 - 0.55**2), rel_tol=1e-9, abs_tol=0.0)
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, deadline=None, max_examples=50)
 @given(st.integers(1, 4), st.integers(0, 4), st.floats(0.0, 0.96875))
 def test_library_iterates_phi_like_exact_rationals(kappa, q, delta_0):
     exact = Fraction(delta_0)

@@ -1,5 +1,7 @@
 """Lemma 6: the descent lemma in the operator norm (Kim & Oh 2026, Lemma 6)."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,6 @@ from tests.paper.simulation import (
     bowl,
     by_newton_schulz,
     nuclear,
-    operator,
     orthogonal,
     quadratic,
     run,
@@ -18,46 +19,19 @@ from tests.paper.simulation import (
 )
 
 
-def descends(objective, X, Y, factor=0.5, sign=1.0, power=2):
-    """Check ``f(Y) ≤ f(X) + sign·⟨∇f(X), Y-X⟩ + factor·L‖Y-X‖_op^power``."""
-    linear = sign * float(np.sum(objective.gradient(X) * (Y - X)))
-    bound = objective.value(X) + linear + factor * objective.L * operator(Y - X) ** power
-    return objective.value(Y) <= bound + 1e-9 * (1 + abs(bound))
-
-
 def problems(rng):
     return [bowl(3, 0.6), quadratic(rng.standard_normal((4, 3)), rng.standard_normal((3, 5))), wells(3)]
 
 
-@pytest.mark.parametrize("which", range(3))
-@pytest.mark.parametrize("seed", range(40))
-def test_it_holds_between_random_points(which, seed):
-    rng = np.random.default_rng(seed)
-    objective = problems(rng)[which]
-    X = rng.standard_normal((3, 5)) * rng.choice([0.1, 1.0, 4.0])
-    Y = X + rng.standard_normal((3, 5)) * rng.choice([0.01, 0.5, 3.0])
-    assert descends(objective, X, Y)
-
-
-def test_a_smaller_constant_another_power_or_sign_is_rejected():
-    objective, Q = bowl(3), orthogonal(np.random.default_rng(1), 3)
-    assert descends(objective, Q, 3 * Q)
-    assert not descends(objective, Q, 3 * Q, factor=0.49)
-    assert not descends(objective, Q, 3 * Q, factor=0.25)
-    assert not descends(objective, Q, 3 * Q, sign=-1.0)
-    assert not descends(objective, Q, 6 * Q, power=1)
-
-
-@pytest.mark.parametrize("which", range(3))
-@pytest.mark.parametrize("eta", [0.01, 0.2, 1.5])
-def test_one_step_of_the_run_bound_is_the_descent_lemma(which, eta):
-    rng = np.random.default_rng(2)
-    objective, start = problems(rng)[which], rng.standard_normal((3, 5))
-    for direction in (svd_polar, by_newton_schulz(taylor(2), 3)):
-        one = run(objective, start, direction, eta=eta, beta=0.0, T=1)
-        drop = max(one.decrease(), 0.0)
-        found = run_bound(one.rho, one.gain, L=objective.L, D=drop, sigma=0.0, r=3, B=1, eta=eta, beta=0.0)
-        assert nuclear(objective.gradient(start)) <= found.total * (1 + 1e-9)
+def test_one_step_of_the_run_bound_is_the_descent_lemma():
+    for which, eta in product(range(3), [0.01, 0.2, 1.5]):
+        rng = np.random.default_rng(2)
+        objective, start = problems(rng)[which], rng.standard_normal((3, 5))
+        for direction in (svd_polar, by_newton_schulz(taylor(2), 3)):
+            one = run(objective, start, direction, eta=eta, beta=0.0, T=1)
+            drop = max(one.decrease(), 0.0)
+            found = run_bound(one.rho, one.gain, L=objective.L, D=drop, sigma=0.0, r=3, B=1, eta=eta, beta=0.0)
+            assert nuclear(objective.gradient(start)) <= found.total * (1 + 1e-9)
 
 
 def test_the_run_bound_of_one_step_is_attained_so_half_its_curvature_fails():

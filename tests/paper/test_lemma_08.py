@@ -38,33 +38,33 @@ def test_the_samples_are_unbiased():
     assert all(sum(column) == 0 for column in zip(*SAMPLES, strict=True))
 
 
-@pytest.mark.parametrize("B", range(1, 7))
-def test_the_variance_of_a_batch_is_exactly_sigma_squared_over_its_size(B):
-    assert batch_moments(B)[0] == VARIANCE / B
-    assert shrinks(B)
+def test_the_variance_of_a_batch_is_exactly_sigma_squared_over_its_size():
+    for B in range(1, 7):
+        assert batch_moments(B)[0] == VARIANCE / B
+        assert shrinks(B)
 
 
-@pytest.mark.parametrize("B", range(2, 7))
-def test_a_faster_decay_in_the_batch_size_is_rejected(B):
-    assert not shrinks(B, exponent=2)
-    assert not shrinks(B, exponent=Fraction(11, 10))
+def test_a_faster_decay_in_the_batch_size_is_rejected():
+    for B in range(2, 7):
+        assert not shrinks(B, exponent=2)
+        assert not shrinks(B, exponent=Fraction(11, 10))
 
 
-@pytest.mark.parametrize(("sigma", "B"), [(1.0, 1), (2.0, 4), (0.5, 16)])
-def test_the_gaussian_noise_of_the_simulations_has_the_variance_it_claims(sigma, B):
-    rng, draw = np.random.default_rng(0), gaussian(sigma, B)
-    mean = np.mean([np.sum(draw(rng, np.zeros((3, 5))) ** 2) for _ in range(4000)])
-    assert mean == pytest.approx(sigma**2 / B, rel=0.04, abs=0.0)
+def test_the_gaussian_noise_of_the_simulations_has_the_variance_it_claims():
+    for sigma, B in [(1.0, 1), (2.0, 4), (0.5, 16)]:
+        rng, draw = np.random.default_rng(0), gaussian(sigma, B)
+        mean = np.mean([np.sum(draw(rng, np.zeros((3, 5))) ** 2) for _ in range(4000)])
+        assert mean == pytest.approx(sigma**2 / B, rel=0.04, abs=0.0)
 
 
-@pytest.mark.parametrize("bound", [muon_bound, sgdm_bound, alignment_bound])
-def test_noise_terms_of_the_rates_fall_with_the_root_of_the_batch(bound):
-    given = {"L": 1.0, "D": 1.0, "sigma": 3.0, "r": 5, "T": 40, "eta": 0.01, "beta": 0.5}
-    if bound is alignment_bound:
-        given["alignment"] = 0.7
-    one, many = (bound(B=B, **given).terms["noise"] for B in (1, 9))
-    assert one == pytest.approx(3 * many, rel=1e-12, abs=0.0)
-    assert one != pytest.approx(9 * many, rel=1e-3, abs=0.0)
+def test_noise_terms_of_the_rates_fall_with_the_root_of_the_batch():
+    for bound in [muon_bound, sgdm_bound, alignment_bound]:
+        given = {"L": 1.0, "D": 1.0, "sigma": 3.0, "r": 5, "T": 40, "eta": 0.01, "beta": 0.5}
+        if bound is alignment_bound:
+            given["alignment"] = 0.7
+        one, many = (bound(B=B, **given).terms["noise"] for B in (1, 9))
+        assert one == pytest.approx(3 * many, rel=1e-12, abs=0.0)
+        assert one != pytest.approx(9 * many, rel=1e-3, abs=0.0)
 
 
 def test_the_noise_term_of_muon_without_momentum_is_twice_the_nuclear_noise_of_a_batch():

@@ -1,7 +1,7 @@
 """Proposition 2: the norm facts (i)-(v), and the polar factor among them (Kim & Oh 2026, Proposition 2)."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -45,26 +45,25 @@ def invariant(M, c):
     return np.allclose(factor(c * M), factor(M), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(5))
-def test_all_five_facts_hold_on_random_matrices(shape, seed):
-    M = np.random.default_rng([seed, *shape]).standard_normal(shape)
-    assert frobenius_is(M)
-    assert pairs_to(M, nuclear)
-    assert nuclear_at_most(M)
-    assert ordered(M, operator, frobenius, nuclear)
-    assert all(invariant(M, c) for c in (1e-6, 0.3, 7.0, 1e5))
+def test_all_five_facts_hold_on_random_matrices():
+    for shape, seed in product(SHAPES, range(5)):
+        M = np.random.default_rng([seed, *shape]).standard_normal(shape)
+        assert frobenius_is(M)
+        assert pairs_to(M, nuclear)
+        assert nuclear_at_most(M)
+        assert ordered(M, operator, frobenius, nuclear)
+        assert all(invariant(M, c) for c in (1e-6, 0.3, 7.0, 1e5))
 
 
-@pytest.mark.parametrize("rank", [1, 2])
-def test_all_five_facts_hold_without_full_rank(rank):
-    M = with_spectrum(np.random.default_rng(rank), np.linspace(1.0, 0.5, rank), 4, 6)
-    assert frobenius_is(M)
-    assert pairs_to(M, nuclear)
-    assert nuclear_at_most(M)
-    assert ordered(M, operator, frobenius, nuclear)
-    assert invariant(M, 3.0)
-    assert np.allclose(factor(M), svd_polar(M), rtol=0, atol=1e-12)
+def test_all_five_facts_hold_without_full_rank():
+    for rank in [1, 2]:
+        M = with_spectrum(np.random.default_rng(rank), np.linspace(1.0, 0.5, rank), 4, 6)
+        assert frobenius_is(M)
+        assert pairs_to(M, nuclear)
+        assert nuclear_at_most(M)
+        assert ordered(M, operator, frobenius, nuclear)
+        assert invariant(M, 3.0)
+        assert np.allclose(factor(M), svd_polar(M), rtol=0, atol=1e-12)
 
 
 def test_the_norm_without_its_square_is_rejected():
@@ -95,8 +94,8 @@ def test_a_negative_factor_turns_the_polar_factor_round():
     assert np.allclose(factor(-M), -factor(M), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_polar_factor_is_a_partial_isometry_that_an_independent_svd_confirms(shape):
-    M = np.random.default_rng([20, *shape]).standard_normal(shape)
-    assert operator(factor(M)) == pytest.approx(1.0, rel=1e-12, abs=0.0)
-    assert np.allclose(factor(M), svd_polar(M), rtol=0, atol=1e-12)
+def test_the_polar_factor_is_a_partial_isometry_that_an_independent_svd_confirms():
+    for shape in SHAPES:
+        M = np.random.default_rng([20, *shape]).standard_normal(shape)
+        assert operator(factor(M)) == pytest.approx(1.0, rel=1e-12, abs=0.0)
+        assert np.allclose(factor(M), svd_polar(M), rtol=0, atol=1e-12)

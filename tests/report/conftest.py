@@ -1,4 +1,4 @@
-"""A real browser for the pages, opened from a file and watched for errors and requests; a run directory."""
+"""Fixtures: a real browser that watches pages for errors and requests, and a run directory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from muonlab.report import figures
 from tests.report.rundirs import OPTIMIZERS, write_run
 
 ARGUMENTS = [
@@ -36,7 +37,7 @@ class Opened:
     listeners: dict[str, Callable[[Any], None]] = field(default_factory=dict, repr=False)
 
     def forget(self) -> None:
-        """Listen no longer, so that the window can serve another test."""
+        """Remove the listeners, so that another test can use the window."""
         for event, listener in self.listeners.items():
             self.page.remove_listener(event, listener)
 
@@ -82,7 +83,7 @@ def windows(chromium: Any) -> Windows:
 
 @pytest.fixture
 def open_page(windows: Windows, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """Open HTML, or a file of it, by file://; at the end no error may have been told and nothing been asked for."""
+    """Open HTML, or an HTML file, by file://; at the end there may be no console error and no request."""
     all_opened: list[tuple[bool, Opened]] = []
 
     def open_(
@@ -113,18 +114,18 @@ def open_page(windows: Windows, tmp_path: Path) -> Iterator[Callable[..., Opened
 
 
 def _watch(opened: Opened, address: str) -> None:
-    def asked(request: Any) -> None:
+    def requested(request: Any) -> None:
         if request.url.partition("#")[0] != address:
             opened.requests.append(request.url)
 
-    def told(message: Any) -> None:
+    def logged(message: Any) -> None:
         if message.type == "error":
             opened.errors.append(message.text)
 
     def failed(error: Any) -> None:
         opened.errors.append(str(error))
 
-    opened.listeners |= {"request": asked, "console": told, "pageerror": failed}
+    opened.listeners |= {"request": requested, "console": logged, "pageerror": failed}
     for event, listener in opened.listeners.items():
         opened.page.on(event, listener)
 
@@ -133,3 +134,10 @@ def _watch(opened: Opened, address: str) -> None:
 def made(tmp_path: Path) -> Path:
     """A run directory of two seeds of four optimizers, written by hand."""
     return write_run(tmp_path / "made", OPTIMIZERS)
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the figures, which take most of the time of a page."""
+    for name in ("training", "rank", "cost", "frontier", "bounds", "layers", "tau_phi", "response"):
+        monkeypatch.setattr(figures, f"{name}_figure", lambda *_, **__: None)

@@ -7,21 +7,21 @@ from dataclasses import replace
 from xml.sax.saxutils import escape
 
 from muonlab.report.values import (
-    Cell,
-    Entry,
+    ClaimVerdict,
     Fact,
     Figure,
     Finding,
     Index,
+    IndexEntry,
     Link,
     Page,
     Panel,
-    Problem,
+    ReadProblem,
     Scale,
     Section,
     Series,
     Table,
-    Verdict,
+    TableCell,
 )
 
 EPOCHS = tuple(float(epoch) for epoch in range(1, 21))
@@ -77,10 +77,7 @@ def _fraction(value: float, ends: tuple[float, float], scale: Scale) -> float:
 def drawn(name: str, panels: tuple[Panel, ...]) -> str:
     """A plain drawing of panels, as the project's own would be: currentColor for lines and text."""
     parts = [_drawn_panel(name, i, panel) for i, panel in enumerate(panels)]
-    return (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 290" width="720" height="290">'
-        f"<title>{name}</title>{''.join(parts)}</svg>"
-    )
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 290"><title>{name}</title>{"".join(parts)}</svg>'
 
 
 def _drawn_panel(name: str, number: int, panel: Panel) -> str:
@@ -89,7 +86,7 @@ def _drawn_panel(name: str, number: int, panel: Panel) -> str:
     box = f'x="{left}" y="{top}" width="{right - left}" height="{bottom - top}"'
     lines = []
     for curve in panel.series:
-        places = [position(panel, x, y) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
+        places = [position(panel, x, y) for x, y in zip(curve.x, curve.y, strict=True)]
         points = " ".join(f"{across:.2f},{down:.2f}" for across, down in places)
         pen = f'fill="none" stroke="{curve.colour}" stroke-width="1.6"'
         lines.append(f'<polyline points="{points}" {pen} clip-path="url(#{clip})"/>')
@@ -117,7 +114,7 @@ def figure(name: str = "loss", *panels: Panel, **changes: object) -> Figure:
 
 def table(
     name: str = "final",
-    rows: tuple[tuple[Cell, ...], ...] | None = None,
+    rows: tuple[tuple[TableCell, ...], ...] | None = None,
     header: tuple[str, ...] = ("optimizer", "seconds per epoch", "test accuracy", "runs", "note"),
     **changes: object,
 ) -> Table:
@@ -132,7 +129,7 @@ def table(
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def finding(verdict: Verdict = "held", **changes: str) -> Finding:
+def finding(verdict: ClaimVerdict = "held", **changes: str) -> Finding:
     made = Finding(
         claim="q3-is-svd",
         source="Section 6.1, Figure 2",
@@ -204,7 +201,7 @@ def page(**changes: object) -> Page:
             Link("study.json", "what was asked for"),
             Link("cells/muon-q-1-seed0-77f50c5ff8ab/metrics.jsonl", "one line for each evaluation"),
         ),
-        problems=(Problem("cells/sgd-m-seed3-1a2b3c", "done.json is missing: the cell is open"),),
+        problems=(ReadProblem("cells/sgd-m-seed3-1a2b3c", "done.json is missing: the cell is open"),),
         cells=17,
         done=15,
     )
@@ -220,8 +217,8 @@ def index(**changes: object) -> Index:
     first, second = page(), replace(empty(), title="Growth with the rank")
     made = Index(
         "Convergence of Muon with Newton–Schulz: what was run",
-        (Entry("quickstart-small/index.html", first), Entry("rank-smoke/index.html", second)),
+        (IndexEntry("quickstart-small/index.html", first), IndexEntry("rank-smoke/index.html", second)),
         findings(),
-        (Problem("broken", "study.json is not JSON: line 1, column 3"),),
+        (ReadProblem("broken", "study.json is not JSON: line 1, column 3"),),
     )
     return replace(made, **changes)  # type: ignore[arg-type]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from muonlab import __version__
-from muonlab.lab.files.hashed_json import read_json, sealed
+from muonlab.lab.files.hashed_json import hashed_bytes, read_json
 from muonlab.lab.runner.environment import describe_machine
 from muonlab.lab.runner.store import FORMAT, NUMERICS, folder_name, key_of
 from muonlab.report.publish import report
@@ -89,7 +88,7 @@ def write_rows(path: Path, rows: Iterable[dict]) -> dict[str, Any]:
 
 def seal(path: Path, **value: Any) -> None:
     """Write a JSON file as the lab does, but for waiting for the disk."""
-    path.write_bytes(sealed(value))
+    path.write_bytes(hashed_bytes(value))
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -108,11 +107,6 @@ def write_run(folder: Path, labels: list[str], seeds: int = 2, *, study: str = "
     session = {"muonlab": __version__, "commit": "0" * 40, "python": "3.11", "system": "Linux", **MACHINE}
     seal(folder / "env.json", sessions=[session])
     return folder
-
-
-def finite(text: str) -> bool:
-    """Whether a text has no number that is none."""
-    return not re.search(r"\b(nan|NaN|inf|Infinity)\b", text)
 
 
 def text_of(folder: Path) -> str:

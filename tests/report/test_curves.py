@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from itertools import pairwise
@@ -12,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muonlab.report import curves
-from muonlab.report.curves import at_fractions, at_seconds, by_epoch, by_time, slowest, smoothed, spread, time_to, trace
+from muonlab.report.curves import (
+    at_fractions,
+    at_seconds,
+    by_epoch,
+    by_time,
+    mean_std,
+    slowest,
+    smoothed,
+    time_to,
+    trace,
+)
 from tests.report.made import run
 
 LOSS = st.floats(0.01, 100.0)
@@ -43,37 +54,26 @@ def line(rows, x):
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9))
 def test_mean_and_deviation_of_runs_are_those_of_the_statistics_module(values):
-    found = spread(values)
+    found = mean_std(values)
     assert found.mean == pytest.approx(statistics.fmean(values), rel=1e-12, abs=1e-9)
     assert found.std == pytest.approx(statistics.stdev(values), rel=1e-9, abs=1e-6)
     assert found.runs == len(values)
 
 
 def test_a_single_run_has_no_deviation_and_none_has_no_mean():
-    assert spread([2.5]) == curves.Spread(2.5, None, 1)
+    assert mean_std([2.5]) == curves.MeanStd(2.5, None, 1)
     with pytest.raises(ValueError, match="a mean must have a value, got none: "):
-        spread([])
+        mean_std([])
 
 
 # -------------------------------------------------------------------------------------------------------------- trace
 
 
-@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf, "1.0", True, [1.0], 10**400])
-def test_what_is_no_finite_number_is_left_out(bad):
-    rows = [
-        {"epoch": 1.0, "loss": 3.0},
-        {"epoch": 2.0, "loss": bad},
-        {"epoch": bad, "loss": 9.0},
-        {"epoch": 3, "loss": 1},
-    ]
-    x, y = trace(rows, "loss", "epoch")
-    assert (x.tolist(), y.tolist()) == ([1.0, 3.0], [3.0, 1.0])
-
-
-def test_rows_without_the_metric_are_left_out():
-    x, y = trace(run([3.0, 2.0]), "train_loss", "epoch")
-    assert (x.tolist(), y.tolist()) == ([1.0, 2.0], [3.0, 2.0])
-    assert trace(run([3.0]), "nothing", "epoch")[0].tolist() == []
+def test_rows_without_a_finite_number_are_left_out():
+    for bad in (None, math.nan, math.inf, -math.inf, "1.0"):
+        rows = [{"epoch": 1.0, "loss": 3.0}, {"epoch": 2.0, "loss": bad}, {"epoch": bad, "loss": 9.0}]
+        x, y = trace([*rows, {"epoch": 3, "loss": 1}], "loss", "epoch")
+        assert (x.tolist(), y.tolist()) == ([1.0, 3.0], [3.0, 1.0])
 
 
 @given(RUN, st.randoms())
@@ -84,11 +84,6 @@ def test_the_order_of_rows_does_not_matter(pairs, random):
     for one, other in zip(trace(rows, "loss", "seconds"), trace(shuffled, "loss", "seconds"), strict=True):
         assert one.tolist() == other.tolist()
     assert slowest([[rows]]) == slowest([[shuffled]]) == rows[-1]["seconds"]
-
-
-def test_of_rows_at_the_same_place_the_last_counts():
-    x, y = trace([{"epoch": 1, "loss": 5.0}, {"epoch": 1.0, "loss": 4.0}], "loss", "epoch")
-    assert (x.tolist(), y.tolist()) == ([1.0], [4.0])
 
 
 # ----------------------------------------------------------------------------------------------------------- by epoch
@@ -127,10 +122,9 @@ def test_a_curve_of_one_run_has_no_deviation_and_is_the_run():
         assert (found.x.tolist(), found.mean.tolist(), found.std, found.runs) == ([1, 2, 3], [3, 2, 4], None, 1)
 
 
-@pytest.mark.parametrize("make", [by_epoch, by_time])
-@pytest.mark.parametrize("runs", [[], [()], [run([1.0]), ()], [run([1.0]), run([])], [()] * 3])
-def test_without_a_place_that_all_runs_share_there_is_no_curve(make, runs):
-    assert make("a", runs, "train_loss") is None
+def test_without_a_place_that_all_runs_share_there_is_no_curve():
+    for make, runs in itertools.product((by_epoch, by_time), ([], [()], [run([1.0]), ()], [run([1.0]), run([])])):
+        assert make("a", runs, "train_loss") is None
 
 
 # ------------------------------------------------------------------------------------------------------------ by time
@@ -181,10 +175,12 @@ def test_curves_are_not_smoothed_unless_asked_and_then_run_by_run():
     assert timed_smooth.mean.tolist() == [6.0, 4.5, 2.0]
 
 
-@pytest.mark.parametrize("width", [0, -1])
-def test_smoothing_must_be_one_or_more(width):
-    with pytest.raises(ValueError, match=f"smoothing must be at least 1, got {width}"):
-        smoothed(np.array([1.0]), width)
+def test_smoothing_and_fractions_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="smoothing must be at least 1, got 0"):
+        smoothed(np.array([1.0]), 0)
+    for fraction in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match="fraction must be a finite number in"):
+            at_fractions({"a": [run([1.0])]}, "train_loss", [fraction])
 
 
 # ------------------------------------------------------------------------------------------------- moments, fractions
@@ -205,32 +201,16 @@ def test_a_moment_has_the_mean_of_lines_the_last_value_after_an_end_and_none_bef
             assert (found.std is None) == (len(runs) == 1)
 
 
-def test_moments_of_runs_without_the_metric_have_no_value():
-    assert at_seconds([], "loss", [1.0]) == [None]
-    assert at_seconds([run([1.0]), ()], "train_loss", [1.0, 2.0]) == [None, None]
-
-
 def test_fractions_are_of_the_slowest_run_among_those_named():
     groups = {"fast": [run([4.0, 2.0])], "slow": [run([4.0, 2.0], seconds=3.0), run([4.0, 2.0], seconds=5.0)]}
     moments, found = at_fractions(groups, "train_loss", [0.5, 1.0])
     assert moments == [5.0, 10.0]
     assert [one and one.mean for one in found["slow"]] == [pytest.approx((4 - 2 * 2 / 3 + 4) / 2), 2.0]
     assert [one and one.mean for one in found["fast"]] == [2.0, 2.0]
-    moments, found = at_fractions(groups, "train_loss", [0.5, 1.0], of=["fast", "absent"])
+    moments, found = at_fractions(groups, "train_loss", [0.5, 1.0], slowest_of=["fast", "absent"])
     assert moments == [1.0, 2.0]
     assert found["slow"] == [None, None]
     assert [one and one.mean for one in found["fast"]] == [4.0, 2.0]
-
-
-def test_without_seconds_there_are_no_moments():
-    assert at_fractions({"a": [[{"loss": 1.0}]]}, "loss", [1.0]) == ([], {"a": []})
-    assert slowest([[()]]) is None
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.1, math.nan])
-def test_a_fraction_must_be_between_0_and_1(fraction):
-    with pytest.raises(ValueError, match="fraction must be a finite number in"):
-        at_fractions({"a": [run([1.0])]}, "train_loss", [fraction])
 
 
 # ------------------------------------------------------------------------------------------------------------ time to
@@ -251,11 +231,3 @@ def test_the_time_to_a_loss_is_the_first_moment_at_which_the_line_is_there(pairs
         assert line(rows, found) == pytest.approx(target, rel=1e-6)
     else:
         assert found == rows[0]["seconds"]
-
-
-def test_a_loss_that_rises_again_was_reached_when_it_was_first_there():
-    rows = run([3.0, 1.0, 5.0, 0.5])
-    assert time_to(rows, "train_loss", 2.0) == 1.5
-    assert time_to(rows, "train_loss", 1.0) == 2.0
-    assert time_to(rows, "train_loss", 0.4) is None
-    assert time_to((), "train_loss", 1.0) is None

@@ -3,25 +3,22 @@
 import math
 from fractions import Fraction
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
-from muonlab.polynomials import Polynomial, Schedule, polar_express, preset, taylor
-from muonlab.theory import alignment_floor, descent_floor, schedule_error
+from muonlab.polynomials import Polynomial, Schedule, preset, taylor
+from muonlab.theory import alignment_floor, descent_floor
 
 SCHEDULES = {
     "identity": Schedule(()),
-    "cubic x5": preset("cubic").schedule(5),
     "quintic x1": preset("quintic").schedule(1),
     "quintic x3": preset("quintic").schedule(3),
-    "quintic x5": preset("quintic").schedule(5),
     "quintic x10": preset("quintic").schedule(10),
     "taylor5 x3": Schedule.repeat(taylor(5), 3),
     "jordan x5": preset("jordan").schedule(5),
     "polar_express x5": preset("polar_express").schedule(5),
-    "generated": polar_express(0.01, kappa=3, steps=3),
 }
 
 
@@ -55,7 +52,7 @@ def adversary(name, r, power, whole=True):
     found = descent(F, counts, levels)
     order = np.argsort(found)[:60]
     best_counts, best_levels, best = counts[order], levels[order], found[order]
-    for size in np.geomspace(0.5, 1e-4, 60):
+    for size in np.geomspace(0.5, 1e-4, 40):
         # three levels: some of the second kind become a third, some change sides, and all levels move
         moved = np.repeat(best_counts, 20, axis=0)
         split = as_count(generator.uniform(0, 1, len(moved)) * moved[:, 1] * (generator.random(len(moved)) < 0.3))
@@ -81,102 +78,33 @@ def adversary(name, r, power, whole=True):
     return float(best[0])
 
 
-@pytest.mark.parametrize("r", [2, 16, 64, 256, 768])
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_an_adversary_never_goes_below_the_floor(name, r):
-    assert adversary(name, r, 2) >= descent_floor(SCHEDULES[name], r)
-    assert adversary(name, r, 2, whole=False) >= descent_floor(SCHEDULES[name], r)
+def test_an_adversary_never_goes_below_the_floor():
+    for r, name in product([2, 64, 768], SCHEDULES):
+        assert adversary(name, r, 2) >= descent_floor(SCHEDULES[name], r)
+        assert adversary(name, r, 2, whole=False) >= descent_floor(SCHEDULES[name], r)
 
 
-@pytest.mark.parametrize("r", [64, 256, 768])
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_an_adversary_comes_within_one_percent_of_the_floor(name, r):
-    # a large singular value can occur once but not 0.9 times: that alone keeps whole spectra up to 3.5 % above
-    assert adversary(name, r, 2, whole=False) <= 1.01 * descent_floor(SCHEDULES[name], r)
-    assert adversary(name, r, 2) <= 1.035 * descent_floor(SCHEDULES[name], r)
+def test_an_adversary_comes_within_one_percent_of_the_floor():
+    for r, name in product([64, 768], SCHEDULES):
+        # a large singular value can occur once but not 0.9 times: that alone keeps whole spectra up to 3.5 % above
+        assert adversary(name, r, 2, whole=False) <= 1.01 * descent_floor(SCHEDULES[name], r)
+        assert adversary(name, r, 2) <= 1.035 * descent_floor(SCHEDULES[name], r)
 
 
-@pytest.mark.parametrize(
-    ("name", "r"),
-    [
-        ("identity", 768),
-        ("quintic x1", 256),
-        ("quintic x5", 768),
-        ("quintic x10", 768),
-        ("taylor5 x3", 256),
-        ("jordan x5", 768),
-        ("polar_express x5", 256),
-    ],
-)
-def test_whole_spectra_come_within_one_percent_where_the_head_is_a_whole_number(name, r):
-    assert adversary(name, r, 2) <= 1.01 * descent_floor(SCHEDULES[name], r)
+def test_with_other_schatten_norms_an_adversary_never_goes_below():
+    for power, r, name in product([4, 8], [64], SCHEDULES):
+        assert adversary(name, r, power) >= descent_floor(SCHEDULES[name], r, schatten=power)
 
 
-@pytest.mark.parametrize("power", [4, 8])
-@pytest.mark.parametrize("r", [2, 64, 768])
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_with_other_schatten_norms_an_adversary_never_goes_below(name, r, power):
-    assert adversary(name, r, power) >= descent_floor(SCHEDULES[name], r, schatten=power)
-
-
-@pytest.mark.parametrize("power", [2, 4, 8])
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_random_spectra_never_go_below(name, power):
-    F, generator, r = SCHEDULES[name], np.random.default_rng(power), 48
-    floor = descent_floor(F, r, schatten=power)
-    for _ in range(60):
-        rank = int(generator.integers(1, r + 1))
-        s = np.exp(generator.uniform(0, 6) * generator.standard_normal(rank))
-        s = normalised(np.ones(rank), s, power)
-        assert descent(F, np.ones(rank), s) >= floor
-
-
-@pytest.mark.parametrize(
-    ("schedule", "r", "value"),
-    [
-        ("quintic x3", 64, 0.454),
-        ("quintic x3", 256, 0.260),
-        ("quintic x3", 768, 0.159),
-        ("quintic x5", 768, 0.288),
-        ("quintic x10", 768, 0.775),
-        ("polar_express x5", 64, 0.864),
-        ("polar_express x5", 256, 0.831),
-        ("polar_express x5", 768, 0.7635),
-        ("jordan x5", 768, 0.566),
-        ("identity", 64, 1 / 8),
-        ("identity", 256, 1 / 16),
-        ("identity", 768, 768**-0.5),
-    ],
-)
-def test_reference_values(schedule, r, value):
-    # Polar Express at 768 is known as .761 to .766: its middle with half that width
-    tolerance = 0.0025 if (schedule, r) == ("polar_express x5", 768) else 0.002
-    assert descent_floor(SCHEDULES[schedule], r) == pytest.approx(value, abs=tolerance)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_alignment_is_the_descent_over_the_largest_gain(name):
-    F = SCHEDULES[name]
-    s_max = schedule_error(F, 0.0).s_max
-    assert alignment_floor(F, 100) == pytest.approx(descent_floor(F, 100) / s_max, rel=1e-14, abs=0)
-    assert 0 < alignment_floor(F, 100) <= 1
-
-
-@pytest.mark.parametrize("r", [1, 2, 5, 100])
-def test_without_steps_it_is_one_over_root_r(r):
-    assert alignment_floor(Schedule(()), r) == pytest.approx(r**-0.5, rel=1e-3, abs=0)
-    assert alignment_floor(Schedule(()), r) <= r**-0.5
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_it_falls_with_the_rank(name):
-    values = [descent_floor(SCHEDULES[name], r) for r in (1, 4, 16, 64, 256, 1024)]
-    assert all(later <= earlier * 1.0005 for earlier, later in pairwise(values))
-    assert values[-1] < values[0]
+def test_it_falls_with_the_rank():
+    for F in SCHEDULES.values():
+        values = [descent_floor(F, r) for r in (1, 16, 256, 1024)]
+        assert all(later <= earlier * 1.0005 for earlier, later in pairwise(values))
+        assert values[-1] < values[0]
 
 
 def test_it_rises_with_taylor_steps_and_with_the_schatten_exponent():
-    by_steps = [alignment_floor(Schedule.repeat(taylor(2), q), 256) for q in range(9)]
+    by_steps = [alignment_floor(Schedule.repeat(taylor(2), q), 256) for q in range(0, 9, 2)]
     assert all(later > earlier for earlier, later in pairwise(by_steps))
     by_norm = [alignment_floor(SCHEDULES["quintic x1"], 256, schatten=p) for p in (2, 4, 8)]
     assert by_norm[0] < by_norm[1] <= by_norm[2] * 1.0005
@@ -194,21 +122,17 @@ def dual(F, r, points=400_001):
     return max(least)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "r"),
-    [
+def test_it_is_at_most_a_tenth_of_a_percent_below_the_best():
+    for schedule, r in [
         (SCHEDULES["quintic x3"], 64),
         (SCHEDULES["jordan x5"], 768),
         (SCHEDULES["polar_express x5"], 64),
         (Schedule.repeat(taylor(3), 12), 256),
         (Schedule.repeat(taylor(5), 20), 256),
         (Schedule.repeat(taylor(3), 40), 256),
-    ],
-    ids=str,
-)
-def test_it_is_at_most_a_tenth_of_a_percent_below_the_best(schedule, r):
-    best = dual(schedule, r)
-    assert best * (1 - 1.05e-3) <= descent_floor(schedule, r) <= best * (1 + 1e-6)
+    ]:
+        best = dual(schedule, r)
+        assert best * (1 - 1.05e-3) <= descent_floor(schedule, r) <= best * (1 + 1e-6)
 
 
 def test_directions_that_can_ascend_have_floor_zero():
@@ -221,24 +145,25 @@ def test_a_diverging_schedule_has_floor_zero_in_both_forms():
     assert descent_floor(diverging, 4) == 0.0
 
 
-@pytest.mark.parametrize("function", [alignment_floor, descent_floor])
-@pytest.mark.parametrize(
-    ("r", "schatten", "error", "message"),
-    [
-        (0, 2, ValueError, r"r must be at least 1, got 0: pass 1 or more"),
-        (True, 2, TypeError, r"r must be an integer, got True: pass 1"),
-        (64.0, 2, TypeError, r"r must be an integer, got 64\.0 of type float: pass a whole number"),
-        ("64", 2, TypeError, r"r must be an integer, got '64' of type str: pass a whole number"),
-        (64, 3, ValueError, r"schatten must be one of 2, 4, 8, got 3: pick one of these"),
-        (64, math.inf, ValueError, r"schatten must be one of 2, 4, 8, got inf: pick one of these"),
-    ],
-)
-def test_bad_arguments_are_refused_by_rule_and_value(function, r, schatten, error, message):
-    with pytest.raises(error, match=message):
-        function(Schedule(()), r, schatten=schatten)
+def test_bad_arguments_are_refused_by_rule_and_value():
+    for function, (r, schatten, error, message) in product(
+        [alignment_floor, descent_floor],
+        [
+            (0, 2, ValueError, r"r must be at least 1, got 0: pass 1 or more"),
+            (True, 2, TypeError, r"r must be an integer, got True: pass 1"),
+            (64.0, 2, TypeError, r"r must be an integer, got 64\.0 of type float: pass a whole number"),
+            ("64", 2, TypeError, r"r must be an integer, got '64' of type str: pass a whole number"),
+            (64, 3, ValueError, r"schatten must be one of 2, 4, 8, got 3: pick one of these"),
+            (64, math.inf, ValueError, r"schatten must be one of 2, 4, 8, got inf: pick one of these"),
+        ],
+    ):
+        with pytest.raises(error, match=message):
+            function(Schedule(()), r, schatten=schatten)
 
 
-@pytest.mark.parametrize("function", [alignment_floor, descent_floor])
-def test_a_polynomial_is_no_schedule_and_the_message_says_how_to_make_one(function):
-    with pytest.raises(TypeError, match=r"schedule must be a Schedule, got .*Schedule\.repeat\(polynomial, steps\)"):
-        function(taylor(2), 8)
+def test_a_polynomial_is_no_schedule_and_the_message_says_how_to_make_one():
+    for function in [alignment_floor, descent_floor]:
+        with pytest.raises(
+            TypeError, match=r"schedule must be a Schedule, got .*Schedule\.repeat\(polynomial, steps\)"
+        ):
+            function(taylor(2), 8)

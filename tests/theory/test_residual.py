@@ -2,19 +2,18 @@
 
 import math
 from functools import cache
+from itertools import product
 
 import mpmath
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from muonlab.theory import chi, polar_error, residual_after
 
 DIGITS = 450
 TINY = 1e-300  # below it only smallness is compared: there float64 runs out of exponents, then of digits
-DELTAS = (1e-12, 1e-6, 1e-3, 0.1, 0.5, 0.9, 1 - 1e-3, 1 - 1e-6, 1 - 1e-9, 1 - 1e-12)
-SMALL = (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.5, 0.9, 1 - 1e-6, 1 - 1e-12, 1.0)
-KAPPAS, STEPS = range(1, 11), range(13)
+DELTAS = (1e-12, 1e-3, 0.5, 0.9, 1 - 1e-6, 1 - 1e-12)
+SMALL = (1e-12, 1e-6, 0.1, 0.5, 1 - 1e-6, 1.0)
+KAPPAS, STEPS = (1, 2, 3, 5, 10), range(13)
 ARGUMENTS = [
     *(("delta_0", x) for x in DELTAS),
     *(("lambda_0", x) for x in SMALL),
@@ -51,30 +50,28 @@ def agrees(value, reference):
     return abs(mpmath.mpf(value) - reference) <= mpmath.mpf("1e-12") * abs(reference)
 
 
-@pytest.mark.parametrize("kappa", KAPPAS)
-@pytest.mark.parametrize(("name", "value"), ARGUMENTS)
-def test_the_recursion_agrees_with_450_digits(kappa, name, value):
-    with mpmath.workdps(DIGITS):
-        for q, lam in enumerate(eigenvalues(start(name, value), kappa)):
-            arguments = {name: value, "kappa": kappa, "q": q}
-            root = mpmath.sqrt(lam)
-            assert agrees(residual_after(**arguments), 1 - lam), q
-            assert agrees(polar_error(**arguments), 1 - root), q
-            assert agrees(chi(**arguments), 1 / root), q
+def test_the_recursion_agrees_with_450_digits():
+    for kappa, (name, value) in product(KAPPAS, ARGUMENTS):
+        with mpmath.workdps(DIGITS):
+            for q, lam in enumerate(eigenvalues(start(name, value), kappa)):
+                arguments = {name: value, "kappa": kappa, "q": q}
+                root = mpmath.sqrt(lam)
+                assert agrees(residual_after(**arguments), 1 - lam), q
+                assert agrees(polar_error(**arguments), 1 - root), q
+                assert agrees(chi(**arguments), 1 / root), q
 
 
-@pytest.mark.parametrize("kappa", KAPPAS)
-@pytest.mark.parametrize(("name", "value"), ARGUMENTS)
-def test_the_closed_bound_agrees_with_450_digits(kappa, name, value):
-    with mpmath.workdps(DIGITS):
-        delta_0 = 1 - start(name, value)
-        for q in STEPS:
-            arguments = {name: value, "kappa": kappa, "q": q, "bound": True}
-            delta = delta_0 ** ((kappa + 1) ** q)
-            root = mpmath.sqrt(1 - delta)
-            assert agrees(residual_after(**arguments), delta), q
-            assert agrees(polar_error(**arguments), 1 - root), q
-            assert agrees(chi(**arguments), 1 / root), q
+def test_the_closed_bound_agrees_with_450_digits():
+    for kappa, (name, value) in product(KAPPAS, ARGUMENTS):
+        with mpmath.workdps(DIGITS):
+            delta_0 = 1 - start(name, value)
+            for q in STEPS:
+                arguments = {name: value, "kappa": kappa, "q": q, "bound": True}
+                delta = delta_0 ** ((kappa + 1) ** q)
+                root = mpmath.sqrt(1 - delta)
+                assert agrees(residual_after(**arguments), delta), q
+                assert agrees(polar_error(**arguments), 1 - root), q
+                assert agrees(chi(**arguments), 1 / root), q
 
 
 def test_the_comparison_itself_rejects_an_error_of_1e_11():
@@ -85,29 +82,6 @@ def test_the_comparison_itself_rejects_an_error_of_1e_11():
         assert not agrees(1e-200, mpmath.mpf("1e-310"))
 
 
-@given(st.floats(0, 1, exclude_max=True), st.integers(1, 10), st.integers(0, 8))
-def test_the_paper_bound_is_never_below_the_recursion(delta, kappa, q):
-    exact = residual_after(delta, kappa, q)
-    assert exact <= residual_after(delta, kappa, q, bound=True) * (1 + 1e-11) + TINY
-    assert polar_error(delta, kappa, q) <= polar_error(delta, kappa, q, bound=True) * (1 + 1e-11) + TINY
-    assert 1 <= chi(delta, kappa, q) <= chi(delta, kappa, q, bound=True) * (1 + 1e-11)
-
-
-@given(st.floats(1e-6, 1, exclude_max=True), st.integers(1, 6), st.integers(0, 6))
-def test_another_step_or_a_higher_degree_never_hurts(delta, kappa, q):
-    here = residual_after(delta, kappa, q)
-    assert residual_after(delta, kappa, q + 1) <= here * (1 + 1e-13)
-    assert residual_after(delta, kappa + 1, q) <= here * (1 + 1e-13)
-
-
-@given(st.floats(1e-9, 1), st.integers(1, 5), st.integers(0, 5))
-def test_three_ways_to_name_the_start_agree(sigma, kappa, q):
-    by_sigma = chi(sigma_min=sigma, kappa=kappa, q=q)
-    assert chi(lambda_0=sigma * sigma, kappa=kappa, q=q) == pytest.approx(by_sigma, rel=1e-12, abs=0)
-    error = polar_error(sigma_min=sigma, kappa=kappa, q=q)
-    assert 1 / (1 - error) == pytest.approx(by_sigma, rel=1e-6, abs=0)
-
-
 def test_a_residual_near_one_has_lost_the_eigenvalue_that_lambda_0_keeps():
     kept = chi(lambda_0=1e-9, q=0)
     lost = chi(1 - 1e-9, q=0)
@@ -115,49 +89,58 @@ def test_a_residual_near_one_has_lost_the_eigenvalue_that_lambda_0_keeps():
     assert abs(lost / kept - 1) > 1e-9
 
 
-def test_a_zero_residual_stays_zero():
+def test_the_ends_of_the_range_need_no_digits():
+    assert residual_after(0.5, 10, 400, bound=True) == 0.0
+    assert chi(0.5, 10, 400, bound=True) == 1.0
+    for sigma in (1e-150, 1e-300):
+        assert chi(sigma_min=sigma, q=0) == pytest.approx(1 / sigma, rel=1e-12, abs=0)
     for bound in (False, True):
         assert residual_after(0.0, 2, 3, bound) == 0.0
         assert polar_error(0.0, 2, 3, bound) == 0.0
         assert chi(0.0, 2, 3, bound) == 1.0
 
 
-def test_exponents_beyond_all_floats_give_zero_residual():
-    assert residual_after(0.5, 10, 400, bound=True) == 0.0
-    assert chi(0.5, 10, 400, bound=True) == 1.0
-
-
-@pytest.mark.parametrize("sigma", [1e-150, 1e-170, 1e-300])
-def test_the_factor_of_a_minute_singular_value_is_its_inverse(sigma):
-    assert chi(sigma_min=sigma, q=0) == pytest.approx(1 / sigma, rel=1e-12, abs=0)
-
-
-@pytest.mark.parametrize("function", [residual_after, polar_error, chi])
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"delta_0": 1.0}, ValueError, r"delta_0 must be a finite number in \[0, 1\), got 1\.0: choose a value inside"),
-        ({"delta_0": -0.1}, ValueError, r"delta_0 must be a finite number in \[0, 1\), got -0\.1: choose a value"),
-        ({"delta_0": math.nan}, ValueError, r"delta_0 must be a finite number in \[0, 1\), got nan: choose a value"),
-        ({"delta_0": True}, TypeError, r"delta_0 must be a real number, got True of type bool"),
-        ({"delta_0": "0.5"}, TypeError, r"delta_0 must be a real number, got '0\.5' of type str"),
-        ({"lambda_0": 0.0}, ValueError, r"lambda_0 must be a finite number in \(0, 1\], got 0\.0: choose a value"),
-        ({"lambda_0": 1.5}, ValueError, r"lambda_0 must be a finite number in \(0, 1\], got 1\.5: choose a value"),
-        ({"sigma_min": 0.0}, ValueError, r"sigma_min must be a finite number in \(0, 1\], got 0\.0: choose a value"),
-        ({"sigma_min": [0.5, 0.6]}, TypeError, r"sigma_min must be a real number, got \[0\.5, 0\.6\] of type list"),
-        ({}, ValueError, r"give exactly one of delta_0, lambda_0, sigma_min, got none: lambda_0 = 1 - delta_0"),
-        (
-            {"delta_0": 0.5, "sigma_min": 0.5},
-            ValueError,
-            r"give exactly one of .*got delta_0 and sigma_min: lambda_0 = 1 - delta_0 = sigma_min\*\*2",
-        ),
-        ({"delta_0": 0.5, "kappa": 0}, ValueError, r"kappa must be at least 1, got 0: pass 1 or more"),
-        ({"delta_0": 0.5, "kappa": 2.0}, TypeError, r"kappa must be an integer, got 2\.0 of type float: pass a whole"),
-        ({"delta_0": 0.5, "q": -1}, ValueError, r"q must be at least 0, got -1: pass 0 or more"),
-        ({"delta_0": 0.5, "q": True}, TypeError, r"q must be an integer, got True: pass 1 if that is meant"),
-        ({"delta_0": 0.5, "q": "3"}, TypeError, r"q must be an integer, got '3' of type str: pass a whole number"),
-    ],
-)
-def test_bad_arguments_are_refused_by_rule_and_value(function, arguments, error, message):
-    with pytest.raises(error, match=message):
-        function(**arguments)
+def test_bad_arguments_are_refused_by_rule_and_value():
+    for function, (arguments, error, message) in product(
+        [residual_after, polar_error, chi],
+        [
+            (
+                {"delta_0": 1.0},
+                ValueError,
+                r"delta_0 must be a finite number in \[0, 1\), got 1\.0: choose a value inside",
+            ),
+            ({"delta_0": -0.1}, ValueError, r"delta_0 must be a finite number in \[0, 1\), got -0\.1: choose a value"),
+            (
+                {"delta_0": math.nan},
+                ValueError,
+                r"delta_0 must be a finite number in \[0, 1\), got nan: choose a value",
+            ),
+            ({"delta_0": True}, TypeError, r"delta_0 must be a real number, got True of type bool"),
+            ({"delta_0": "0.5"}, TypeError, r"delta_0 must be a real number, got '0\.5' of type str"),
+            ({"lambda_0": 0.0}, ValueError, r"lambda_0 must be a finite number in \(0, 1\], got 0\.0: choose a value"),
+            ({"lambda_0": 1.5}, ValueError, r"lambda_0 must be a finite number in \(0, 1\], got 1\.5: choose a value"),
+            (
+                {"sigma_min": 0.0},
+                ValueError,
+                r"sigma_min must be a finite number in \(0, 1\], got 0\.0: choose a value",
+            ),
+            ({"sigma_min": [0.5, 0.6]}, TypeError, r"sigma_min must be a real number, got \[0\.5, 0\.6\] of type list"),
+            ({}, ValueError, r"give exactly one of delta_0, lambda_0, sigma_min, got none: lambda_0 = 1 - delta_0"),
+            (
+                {"delta_0": 0.5, "sigma_min": 0.5},
+                ValueError,
+                r"give exactly one of .*got delta_0 and sigma_min: lambda_0 = 1 - delta_0 = sigma_min\*\*2",
+            ),
+            ({"delta_0": 0.5, "kappa": 0}, ValueError, r"kappa must be at least 1, got 0: pass 1 or more"),
+            (
+                {"delta_0": 0.5, "kappa": 2.0},
+                TypeError,
+                r"kappa must be an integer, got 2\.0 of type float: pass a whole",
+            ),
+            ({"delta_0": 0.5, "q": -1}, ValueError, r"q must be at least 0, got -1: pass 0 or more"),
+            ({"delta_0": 0.5, "q": True}, TypeError, r"q must be an integer, got True: pass 1 if that is meant"),
+            ({"delta_0": 0.5, "q": "3"}, TypeError, r"q must be an integer, got '3' of type str: pass a whole number"),
+        ],
+    ):
+        with pytest.raises(error, match=message):
+            function(**arguments)

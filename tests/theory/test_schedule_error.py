@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from muonlab.theory import polar_error, schedule_error
 
 NEAR_MINUS_ONE = Polynomial((-1, Fraction(1, 10**6)), name="nearly -1")
 SCHEDULES = {
-    **{f"taylor{k} x{q}": Schedule.repeat(taylor(k), q) for k in range(1, 6) for q in (1, 3, 5)},
-    **{f"{name} x{q}": preset(name).schedule(q) for name in ("jordan", "polar_express") for q in (1, 3, 5, 8)},
+    **{f"taylor{k} x{q}": Schedule.repeat(taylor(k), q) for k, q in ((1, 5), (2, 1), (2, 3), (5, 3))},
+    **{f"{name} x{q}": preset(name).schedule(q) for name in ("jordan", "polar_express") for q in (1, 5)},
     "polar_express safe": preset("polar_express").schedule(5, safety="1.01"),
     **{
         f"generated {ell} {k}": polar_express(ell, kappa=k, steps=n)
@@ -28,7 +28,7 @@ SCHEDULES = {
     "nearly zero": Schedule((Polynomial((Fraction(1, 10**9), Fraction(1, 10**9))),)),
     "growing": Schedule.repeat(Polynomial((2, 1)), 3),
 }
-ELLS = (0.0, 1e-6, 1e-3, 0.1, 0.6, 1.0)
+ELLS = (0.0, 1e-3, 0.1, 0.6, 1.0)
 
 
 def golden_maximum(f, low, high, rounds=60):
@@ -66,39 +66,36 @@ def searched(schedule, ell, seed=0):
     return found
 
 
-@pytest.mark.parametrize("ell", ELLS)
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_no_search_beats_the_guarantee_and_it_is_reached_within_one_percent(name, ell):
-    schedule = SCHEDULES[name]
-    epsilon, s_max = schedule_error(schedule, ell)
-    worst_error, largest = searched(schedule, ell)
-    rounding = 1e-12 * float(max(1, schedule.slope if schedule.steps else 1)) ** 0.5  # of the float search itself
-    assert worst_error <= epsilon + rounding
-    assert largest <= s_max + rounding
-    assert worst_error >= 0.99 * epsilon - rounding
-    assert largest >= 0.99 * s_max - rounding
+def test_no_search_beats_the_guarantee_and_it_is_reached_within_one_percent():
+    for ell, name in product(ELLS, SCHEDULES):
+        schedule = SCHEDULES[name]
+        epsilon, s_max = schedule_error(schedule, ell)
+        worst_error, largest = searched(schedule, ell)
+        rounding = 1e-12 * float(max(1, schedule.slope if schedule.steps else 1)) ** 0.5  # of the float search itself
+        assert worst_error <= epsilon + rounding
+        assert largest <= s_max + rounding
+        assert worst_error >= 0.99 * epsilon - rounding
+        assert largest >= 0.99 * s_max - rounding
 
 
-@pytest.mark.parametrize("name", ["taylor2 x3", "jordan x5", "polar_express x5", "negative", "nearly -1 twice"])
-def test_the_guarantee_holds_in_exact_arithmetic(name):
-    schedule, ell = SCHEDULES[name], 0.015625
-    epsilon, s_max = schedule_error(schedule, ell)
-    s = np.linspace(ell, 1.0, 2001)
-    values = schedule(s)
-    picked = {int(np.argmin(values)), int(np.argmax(values)), 0, 2000, *range(0, 2001, 250)}
-    for k in picked:
-        F = schedule(Fraction(float(s[k])))
-        assert abs(F - 1) <= Fraction(epsilon)
-        assert abs(F) <= Fraction(s_max)
+def test_the_guarantee_holds_in_exact_arithmetic():
+    for name in ["taylor2 x3", "jordan x5", "polar_express x5", "negative", "nearly -1 twice"]:
+        schedule, ell = SCHEDULES[name], 0.015625
+        epsilon, s_max = schedule_error(schedule, ell)
+        s = np.linspace(ell, 1.0, 2001)
+        values = schedule(s)
+        picked = {int(np.argmin(values)), int(np.argmax(values)), 0, 2000, *range(0, 2001, 250)}
+        for k in picked:
+            F = schedule(Fraction(float(s[k])))
+            assert abs(F - 1) <= Fraction(epsilon)
+            assert abs(F) <= Fraction(s_max)
 
 
-@pytest.mark.parametrize("kappa", range(1, 6))
-@pytest.mark.parametrize("q", [0, 1, 3, 6])
-@pytest.mark.parametrize("ell", [1e-6, 1e-2, 0.3, 0.9, 1.0])
-def test_for_taylor_steps_it_is_the_polar_error(kappa, q, ell):
-    epsilon, s_max = schedule_error(Schedule.repeat(taylor(kappa), q), ell)
-    assert epsilon == pytest.approx(polar_error(sigma_min=ell, kappa=kappa, q=q), rel=1e-11, abs=1e-60)
-    assert s_max == pytest.approx(1.0, abs=1e-15)
+def test_for_taylor_steps_it_is_the_polar_error():
+    for kappa, q, ell in product([1, 2, 5], [0, 1, 6], [1e-6, 0.3, 1.0]):
+        epsilon, s_max = schedule_error(Schedule.repeat(taylor(kappa), q), ell)
+        assert epsilon == pytest.approx(polar_error(sigma_min=ell, kappa=kappa, q=q), rel=1e-11, abs=1e-60)
+        assert s_max == pytest.approx(1.0, abs=1e-15)
 
 
 def test_errors_far_below_rounding_keep_their_digits():
@@ -134,19 +131,16 @@ def test_a_diverging_schedule_has_an_infinite_error_not_a_crash():
     assert schedule_error(Schedule.repeat(Polynomial((10, 5, 1)), 8), 0.0) == (math.inf, math.inf)
 
 
-@pytest.mark.parametrize(
-    ("ell", "error", "message"),
-    [
+def test_a_bad_lower_end_is_refused():
+    for ell, error, message in [
         (-0.1, ValueError, r"ell must be a finite number in \[0, 1\], got -0\.1: choose a value inside that interval"),
         (1.01, ValueError, r"ell must be a finite number in \[0, 1\], got 1\.01: choose a value inside that interval"),
         (math.nan, ValueError, r"ell must be a finite number in \[0, 1\], got nan: choose a value inside"),
         (True, TypeError, r"ell must be a real number, got True of type bool"),
         ("0.1", TypeError, r"ell must be a real number, got '0\.1' of type str"),
-    ],
-)
-def test_a_bad_lower_end_is_refused(ell, error, message):
-    with pytest.raises(error, match=message):
-        schedule_error(Schedule(()), ell)
+    ]:
+        with pytest.raises(error, match=message):
+            schedule_error(Schedule(()), ell)
 
 
 def test_a_polynomial_is_no_schedule_and_the_message_says_how_to_make_one():

@@ -1,1 +1,1 @@
-"""The command line: what can be typed, and how each command is answered."""
+"""The command line: its commands, their answers, and how these are printed."""

@@ -1,15 +1,27 @@
-"""What can be typed: a command each, its options with their words and defaults."""
+"""The commands and their options: one dataclass each, from which the parser and the help texts are generated."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Union, get_args
 
 from tyro.conf import Positional, arg, subcommand
 
 
 @dataclass(frozen=True)
-class Rates:
+class _PrintingCommand:
+    json: bool = field(default=False, kw_only=True)
+    """Print JSON."""
+
+
+@dataclass(frozen=True)
+class _DebugCommand(_PrintingCommand):
+    debug: bool = field(default=False, kw_only=True)
+    """Show the traceback of an error."""
+
+
+@dataclass(frozen=True)
+class RatesCommand(_PrintingCommand):
     """Bounds and iteration counts of SGD-M, Muon with SVD and Muon with Newton-Schulz for given constants."""
 
     L: float = 1.0
@@ -31,205 +43,180 @@ class Rates:
     delta_0: float | None = None
     """Initial residual in [0, 1); without it Muon is rated by the alignment it guarantees for every matrix."""
     target: float | None = None
-    """Also count the steps that bring the average gradient norm to this."""
+    """Also count the steps until the average gradient norm is this small."""
     constants: Literal["sharp", "paper"] = "sharp"
     """Explicit constants: ours, or the paper's."""
-    json: bool = False
-    """Print JSON."""
 
 
 @dataclass(frozen=True)
-class Certify:
-    """Certificates of the matrices in a file: momenta in an optimizer's checkpoint, weights, or numpy arrays.
+class CertifyCommand(_PrintingCommand):
+    """Certify the matrices in a file: momenta in an optimizer's checkpoint, weights, or numpy arrays.
 
-    Exit code 0 if the alignment theorem holds for the whole, 1 if it is violated or says nothing, 2 for a file that
-    cannot be read.
+    Exit code 0 if the alignment theorem holds for the whole network, 1 if it is violated or not applicable, 2 for a
+    file that cannot be read.
     """
 
     file: Annotated[Positional[str], arg(metavar="FILE")]
     """A file of torch.save, a .safetensors, a .npy or a .npz; nothing in it is executed."""
     weights: bool = False
-    """Certify weights too (the theorems speak of momenta)."""
+    """Certify weights, too (the theorems are about momenta)."""
     polynomial: str | None = None
-    """Preset to use in place of what the checkpoint's groups say (see: muonlab list polynomials)."""
+    """Preset that replaces the polynomial of the checkpoint's parameter groups (see: muonlab list polynomials)."""
     steps: int | None = None
     """Number of steps."""
     prescale: Literal["frobenius", "paper", "schatten4", "schatten8", "spectral", "none"] | None = None
-    """How matrices are brought into the unit ball."""
-    json: bool = False
-    """Print JSON."""
+    """How matrices are scaled into the unit ball."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The cheapest polynomial, number of steps, prescale and method that reach an alignment on this machine.
+class PlanCommand(_PrintingCommand):
+    """Find the cheapest polynomial, number of steps, prescale and method that reach an alignment on this machine.
 
-    Exit code 0 if the target is met, 1 if nothing meets it (the best is shown), 2 for a wrong option.
+    Exit code 0 if the target is met, 1 if it cannot be met (the best plan is shown), 2 for a wrong option.
     """
 
     shape: str
     """Rows and columns, such as 768x3072."""
     target_alignment: float | None = None
-    """Alignment to reach, between 0 and 1; 0.95 without a target."""
+    """Alignment to reach, between 0 and 1; 0.95 if no target is given."""
     target_epsilon: float | None = None
-    """Or: distance from the exact polar factor to reach."""
+    """Distance from the exact polar factor to reach, instead of an alignment."""
     basis: Literal["typical", "floor"] = "typical"
-    """On typical spectra, or guaranteed for every matrix of this shape."""
+    """Reach the target on typical spectra, or guarantee it for every matrix of this shape."""
     ell: float | None = None
     """With --target-epsilon and --basis floor: smallest singular value over the Frobenius norm."""
     recalibrate: bool = False
-    """Time this machine again instead of using what was kept."""
-    json: bool = False
-    """Print JSON."""
+    """Measure this machine again instead of using the cached calibration."""
 
 
 @dataclass(frozen=True)
-class List:
-    """Show what is registered."""
+class ListCommand(_PrintingCommand):
+    """List registered polynomials, optimizers, studies, models or datasets."""
 
     what: Annotated[
         Positional[Literal["polynomials", "optimizers", "studies", "models", "datasets"]], arg(name="what")
     ] = "polynomials"
-    """Which registry."""
-    json: bool = False
-    """Print JSON."""
+    """What to list."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """Run a study of the paper, or go on with it: finished cells are kept, interrupted ones go on to the same bits.
+class RunCommand(_DebugCommand):
+    """Run a study of the paper, or resume it: finished cells are kept, an interrupted cell resumes bit-for-bit.
 
     Exit code 0 if every cell is done, 1 if one failed, 2 for a wrong option or wrong data, 75 if SIGTERM or Ctrl-C
-    stopped it: everything is saved then, and the same command goes on. Several processes train each cell together
-    under torchrun --nproc-per-node N -m muonlab run STUDY ...; there 75 also says that one of them was lost.
+    stopped it: everything is saved, rerun the same command to resume. To train each cell on several processes, use
+    torchrun --nproc-per-node N -m muonlab run STUDY ...; exit code 75 then also means that a process was lost.
     """
 
     study: Annotated[Positional[str], arg(metavar="STUDY")]
-    """One of: muonlab list studies."""
+    """A name of muonlab list studies."""
     profile: Literal["smoke", "small", "paper"] = "smoke"
-    """Seconds; minutes per cell on two CPU cores, labelled as smaller; or the paper's setting in full."""
+    """Smoke takes seconds, small takes minutes per cell on two CPU cores, paper is the full setting of the paper."""
     seeds: int | None = None
-    """Runs of each cell; the profile's number without it."""
+    """Number of runs of each cell; the default is that of the profile."""
     data: str | None = None
-    """Folder with a folder for each dataset in the hub's layout; without it MUONLAB_DATA, else the hub."""
+    """Directory with a folder for each dataset in the hub's layout; the default is MUONLAB_DATA, else the hub."""
     out: str | None = None
-    """Run directory; runs/STUDY-PROFILE without it."""
+    """Run directory; the default is runs/STUDY-PROFILE."""
     device: str = "cpu"
     """cpu, cuda, cuda:N or mps."""
     threads: int | None = None
-    """Threads of torch for a cell; without it those of the run directory, or the cores divided by the jobs."""
+    """Torch threads of a cell; the default is that of the run directory, else the cores divided by the jobs."""
     jobs: int = 1
-    """Cells at the same time; with one thread each they are timed in CPU seconds."""
+    """Number of cells that run at the same time; with one thread each they are timed in CPU seconds."""
     parallel: Literal["ddp", "fsdp", "hsdp"] | None = None
-    """Under torchrun: models whole on each process (ddp, the default), in shards, or in two replicas of shards."""
+    """Under torchrun: replicate the model (ddp, the default), shard it (fsdp), or shard two replicas (hsdp)."""
     set: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE")] = ()
-    """Fields of the spec to replace in every cell, such as lr=0.1 epochs=3 clip=none."""
+    """Fields of the spec to replace in every cell, for example lr=0.1 epochs=3 clip=none."""
     retry: bool = False
-    """Try cells again that failed."""
+    """Run failed cells again."""
     keep_weights: bool = True
-    """Write the trained weights of each cell to its folder; their hash is kept in any case."""
+    """Write the trained weights of each cell to its folder; their hash is always kept."""
     checkpoint_seconds: float = 60.0
     """Seconds between checkpoints."""
-    json: bool = False
-    """Print JSON."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
 
 @dataclass(frozen=True)
-class Queue:
+class QueueCommand(_DebugCommand):
     """Run a list of studies, a few cells at a time with one thread each; rerun the same command to resume.
 
     The list is a TOML file with a table [[run]] for each entry: study, profile, seeds, cell_minutes (an estimate), and
-    optionally name and settings. Cells are run in the order of the entries, without keeping weights. SIGTERM and Ctrl-C
-    save the running cells. Exit code 0 if every cell is done, 1 if one failed or could not be run, 2 for an error, 75
-    if it was stopped.
+    optionally name and settings. Cells are run in the order of the entries, and weights are not kept. SIGTERM and
+    Ctrl-C save the running cells. Exit code 0 if every cell is done, 1 if one failed or could not be run, 2 for an
+    error, 75 if it was stopped.
     """
 
     file: Annotated[Positional[str], arg(metavar="FILE")]
-    """The list."""
+    """The TOML file."""
     out: str = "results/runs"
     """Directory of the run directories."""
     data: str | None = None
-    """Folder with a folder for each dataset in the hub's layout; without it MUONLAB_DATA, else the hub."""
+    """Directory with a folder for each dataset in the hub's layout; the default is MUONLAB_DATA, else the hub."""
     jobs: int = 2
-    """Cells at the same time."""
+    """Number of cells that run at the same time."""
     checkpoint_seconds: float = 60.0
     """Seconds between the checkpoints of a cell."""
     status: bool = False
-    """Only show what is done and what is left; nothing is run."""
-    json: bool = False
-    """Print JSON."""
-    debug: bool = False
-    """Show the traceback of an error."""
+    """Only show what is done and what is left; run nothing."""
 
 
 @dataclass(frozen=True)
-class Report:
-    """Write the page of a study: curves, tables, the paper's numbers beside ours, and which claims held.
+class ReportCommand(_DebugCommand):
+    """Write the page of a study: curves, tables, the paper's numbers beside ours, and which claims hold.
 
-    One HTML file that needs no network, report.html in the run directory; for a directory of several runs also an
-    index.html over them. Exit code 0 if a page was written, 2 if there is nothing to make one of.
+    The page is one HTML file that needs no network: report.html in the run directory. For a directory of several runs,
+    index.html lists them. Exit code 0 if a page was written, 2 if there is no run to report.
     """
 
     folder: Annotated[Positional[str], arg(metavar="DIR")]
-    """What muonlab run named, or a directory that holds such."""
+    """A run directory, or a directory of run directories."""
     smoothing: int = 1
-    """Evaluations in a running mean of each curve; 1 is none."""
+    """Number of evaluations in the running mean of each curve; 1 means no smoothing."""
     open: bool = False
     """Open the page in a browser."""
-    json: bool = False
-    """Print JSON."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
 
 @dataclass(frozen=True)
-class Explore:
+class ExploreCommand(_PrintingCommand):
     """Write an interactive page of the theory: polynomial, steps, residual, spectrum, rank and cost, with sliders."""
 
     out: str = "explore.html"
-    """The file to write; it needs no network."""
+    """The HTML file to write."""
     open: bool = False
     """Open the page in a browser."""
-    json: bool = False
-    """Print JSON."""
 
 
 @dataclass(frozen=True)
-class Data:
-    """Show which datasets are there, or decode them into the cache."""
+class DataCommand(_DebugCommand):
+    """Show which datasets are available, or decode them into the cache."""
 
     what: Annotated[Positional[Literal["status", "prepare"]], arg(name="what")] = "status"
-    """Look, or decode."""
+    """Show the datasets, or decode them."""
     names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME")] = ()
-    """Of: muonlab list datasets; all without any."""
+    """Names of muonlab list datasets; the default is all."""
     data: str | None = None
-    """Folder with a folder for each dataset in the hub's layout; without it MUONLAB_DATA, else the hub."""
-    json: bool = False
-    """Print JSON."""
-    debug: bool = False
-    """Show the traceback of an error."""
+    """Directory with a folder for each dataset in the hub's layout; the default is MUONLAB_DATA, else the hub."""
 
 
 @dataclass(frozen=True)
-class Doctor:
-    """Report versions, cores, dtypes that multiply in hardware, and measured throughputs."""
-
-    json: bool = False
-    """Print JSON."""
+class DoctorCommand(_PrintingCommand):
+    """Show versions, cores, dtypes that are multiplied in hardware, and measured throughputs."""
 
 
-Command = (
-    Annotated[Rates, subcommand("rates")]
-    | Annotated[Certify, subcommand("certify")]
-    | Annotated[Plan, subcommand("plan")]
-    | Annotated[List, subcommand("list")]
-    | Annotated[Run, subcommand("run")]
-    | Annotated[Queue, subcommand("queue")]
-    | Annotated[Report, subcommand("report")]
-    | Annotated[Explore, subcommand("explore")]
-    | Annotated[Data, subcommand("data")]
-    | Annotated[Doctor, subcommand("doctor")]
+ParsedCommand = (
+    RatesCommand
+    | CertifyCommand
+    | PlanCommand
+    | ListCommand
+    | RunCommand
+    | QueueCommand
+    | ReportCommand
+    | ExploreCommand
+    | DataCommand
+    | DoctorCommand
 )
-Parsed = Rates | Certify | Plan | List | Run | Queue | Report | Explore | Data | Doctor
+Command: Any = Union[  # noqa: UP007 - built from the classes above
+    tuple(
+        Annotated[kind, subcommand(kind.__name__.removesuffix("Command").lower())] for kind in get_args(ParsedCommand)
+    )
+]

@@ -1,4 +1,4 @@
-"""Reports as plain text for the command line."""
+"""Reports formatted as plain text, and progress on the standard error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muonlab._columns import aligned
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Align columns: text to the left, numbers to the right.
+    """Return a table: text aligned to the left, numbers to the right.
 
     Example:
         >>> print(table(["name", "n"], [["a", 1], ["bc", 20]]))
@@ -33,24 +33,37 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def progress(done: int, total: int) -> None:
-    """Show on a terminal how far long work is; elsewhere nothing."""
+def show_line(text: str) -> None:
+    """Print a line of progress to the standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show_note(text: str) -> None:
+    """Print a line to the standard error if it is a terminal."""
     if sys.stderr.isatty():
-        end = "\r" if done + 1 < total else "\r\x1b[K"
-        print(f"{done + 1} of {total} matrices", end=end, file=sys.stderr, flush=True)
+        show_line(text)
 
 
-def note(words: str) -> None:
-    """Say on a terminal what takes its time; elsewhere nothing."""
+def show_matrices(done: int, total: int) -> None:
+    """Show the progress of certificates on a terminal; ``done`` counts from 0."""
+    _show_count(done + 1, total, f"{done + 1} of {total} matrices")
+
+
+def show_reading(done: int, total: int, what: str) -> None:
+    """Show the progress of reading data on a terminal."""
+    _show_count(done, total, f"{what}: {done:,} of {total:,}")
+
+
+def _show_count(done: int, total: int, text: str) -> None:
     if sys.stderr.isatty():
-        print(words, file=sys.stderr, flush=True)
+        print(text, end="\r" if done < total else "\r\x1b[K", file=sys.stderr, flush=True)
 
 
-def shape(text: str) -> tuple[int, int]:
-    """Read rows and columns from a word such as ``768x3072``.
+def parse_shape(text: str) -> tuple[int, int]:
+    """Return rows and columns of a text such as ``768x3072``.
 
     Example:
-        >>> shape("768x3072")
+        >>> parse_shape("768x3072")
         (768, 3072)
     """
     rows, times, columns = text.lower().replace("×", "x").partition("x")
@@ -60,19 +73,14 @@ def shape(text: str) -> tuple[int, int]:
 
 
 def rates(report: dict[str, Any]) -> str:
-    """Write the comparison of methods."""
+    """Format the bounds of the methods."""
     problem = ", ".join(f"{k} = {v:g}" for k, v in report["problem"].items())
     counted = report["target"] is not None
     rows = [
-        [
-            m["method"],
-            m["bound"],
-            m["dominant"],
-            m["eta"] if m["bound"] is not None else None,
-            m["one_minus_beta"] if m["bound"] is not None else None,
-            *([m["iterations"]] if counted else []),
-            m["basis"],
-        ]
+        [m["method"], m["bound"], m["dominant"]]
+        + ([m["eta"], m["one_minus_beta"]] if m["bound"] is not None else [None, None])
+        + ([m["iterations"]] if counted else [])
+        + [m["basis"]]
         for m in report["methods"]
     ]
     header = ["method", "bound", "largest term", "eta", "1 - beta", *(["steps to target"] if counted else []), "basis"]
@@ -83,18 +91,11 @@ def rates(report: dict[str, Any]) -> str:
 
 
 def polynomials(report: dict[str, Any]) -> str:
-    """Write the registered polynomials."""
+    """Format the registered polynomials."""
     entries = report["polynomials"]
     ranks = list(entries[0]["alignment_floor"])
     rows = [
-        [
-            e["name"],
-            e["kappa"],
-            e["slope"],
-            e["s_max"],
-            *(e["alignment_floor"][r] for r in ranks),
-            e["covered_by_paper"],
-        ]
+        [*(e[k] for k in ("name", "kappa", "slope", "s_max")), *e["alignment_floor"].values(), e["covered_by_paper"]]
         for e in entries
     ]
     header = ["name", "kappa", "slope at 0", "max F", *(f"floor r={r}" for r in ranks), "paper covers it"]
@@ -107,7 +108,7 @@ def polynomials(report: dict[str, Any]) -> str:
 
 
 def optimizers(report: dict[str, Any]) -> str:
-    """Write the registered optimizers with their defaults."""
+    """Format the registered optimizers with their defaults."""
     columns = ("lr", "momentum", "momentum_form", "nesterov", "weight_decay", "scale", "renormalize", "orthogonalizer")
     entries = report["optimizers"]
     header = ["name", *(column.replace("_", " ") for column in columns)]
@@ -116,7 +117,7 @@ def optimizers(report: dict[str, Any]) -> str:
 
 
 def studies(report: dict[str, Any]) -> str:
-    """Write the studies with their claims."""
+    """Format the studies with their claims."""
     rows = [
         [s["number"], s["name"], s["title"], ", ".join(s["items"]), *s["cells"].values()] for s in report["studies"]
     ]
@@ -127,7 +128,7 @@ def studies(report: dict[str, Any]) -> str:
 
 
 def models(report: dict[str, Any]) -> str:
-    """Write the models with their sizes."""
+    """Format the models with their sizes."""
     rows = [
         [m["name"], f"{m['parameters']:,}", "x".join(map(str, m["shape"])), m["classes"], m["source"]]
         for m in report["models"]
@@ -136,24 +137,17 @@ def models(report: dict[str, Any]) -> str:
 
 
 def datasets(report: dict[str, Any]) -> str:
-    """Write the datasets and where they come from."""
+    """Format the datasets and their sources."""
     rows = [
-        [
-            d["name"],
-            d["title"],
-            d["hub"] or "embedded",
-            "x".join(map(str, d["shape"])),
-            d["classes"],
-            d["train"],
-            d["test"],
-        ]
+        [d["name"], d["title"], d["hub"] or "embedded", "x".join(map(str, d["shape"])), d["classes"]]
+        + [d[part] for part in ("train", "test")]
         for d in report["datasets"]
     ]
     return table(["name", "title", "hub", "shape", "classes", "train", "test"], rows)
 
 
 def data(report: dict[str, Any]) -> str:
-    """Write which datasets are at hand."""
+    """Format which datasets are available."""
     columns = ("name", "source", "where", "label", "train", "test", "cached")
     rows = [[d[column] for column in columns] for d in report["datasets"]]
     problems = [f"{d['name']}: {d['problem']}" for d in report["datasets"] if d["problem"]]
@@ -161,10 +155,12 @@ def data(report: dict[str, Any]) -> str:
 
 
 def run(report: dict[str, Any]) -> str:
-    """Write the outcome of a study: a line for each place on its axes, mean and spread over the seeds."""
+    """Format the results of a study: mean and standard deviation over the seeds for each label."""
     places = report["places"]
     names = list(dict.fromkeys(name for p in places for name in p if name not in ("label", "runs", "done")))
-    rows = [[p["label"], f"{p['done']} of {p['runs']}", *(_spread(p.get(name)) for name in names)] for p in places]
+    rows = [
+        [p["label"], f"{p['done']} of {p['runs']}", *(_mean_and_std(p.get(name)) for name in names)] for p in places
+    ]
     smaller = report["smaller_than_the_paper"]
     notes = [
         *([f"Profile {report['profile']}, not the paper's setting: {smaller}"] if smaller else []),
@@ -175,43 +171,34 @@ def run(report: dict[str, Any]) -> str:
     ]
     ends = {
         "done": f"Done: {report['folder']}",
-        "failed": f"Some cells failed; --retry tries them again. The rest is in {report['folder']}",
-        "open": f"Stopped, and saved in {report['folder']}: the same command goes on.",
+        "failed": f"Some cells failed; --retry runs them again. The results are in {report['folder']}",
+        "open": f"Stopped, and saved in {report['folder']}: rerun the same command to resume.",
     }
     header = ["", "runs", *(name.replace("_", " ") for name in names)]
-    own = report["analysis"]
-    tables = [table([name.replace("_", " ") for name in own[0]], [[*row.values()] for row in own]), ""] if own else []
-    page = f"Page: {report['page']}" if report["page"] else f"No page could be made: {report['page_problem']}"
+    analysis = report["analysis"]
+    columns = [name.replace("_", " ") for name in analysis[0]] if analysis else []
+    tables = [table(columns, [[*row.values()] for row in analysis]), ""] if analysis else []
+    page = f"Page: {report['page']}" if report["page"] else f"The page could not be written: {report['page_problem']}"
     return "\n".join([table(header, rows), "", *tables, *notes, ends[report["status"]], page])
 
 
-def line(text: str) -> None:
-    """Write a line of progress to the standard error."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def queue(report: dict[str, Any]) -> str:
-    """Write how far each entry of a queue is, and how long the rest will take."""
+    """Format the progress of each entry of a queue, and the time that the rest will take."""
     from muonlab.lab.runner.queue import duration
 
     rows = [
-        [
-            one["entry"]["name"],
-            one["entry"]["seeds"],
-            f"{one['done']} of {one['cells']}",
-            one["failed"] or "-",
-            duration(one["minutes"]) if one["open"] else "-",
-        ]
-        for one in report["entries"]
+        [*(e["entry"][k] for k in ("name", "seeds")), f"{e['done']} of {e['cells']}", e["failed"] or "-", left]
+        for e in report["entries"]
+        for left in [duration(e["minutes"]) if e["open"] else "-"]
     ]
-    done, cells, minutes = (sum(one[name] for one in report["entries"]) for name in ("done", "cells", "minutes"))
+    done, cells, minutes = (sum(e[name] for e in report["entries"]) for name in ("done", "cells", "minutes"))
     left = f"about {duration(minutes / report['jobs'])} with {report['jobs']} at a time"
     total = f"{done} of {cells} cells are done; the rest will take {left}." if done < cells else "All cells are done."
     return "\n".join([table(["run directory", "seeds", "cells done", "failed", "CPU time left"], rows), "", total])
 
 
 def report(answer: dict[str, Any]) -> str:
-    """Write where a page is, how its claims fared, and what could not be used."""
+    """Format the path of a page, the verdicts on its claims, and what could not be used."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in answer["claims"].items())
     problems = [f"  {problem['where']}: {problem['what']}" for problem in answer["problems"]]
     listed = [f"Could not be used ({len(problems)}):", *problems[:20]] if problems else []
@@ -220,25 +207,18 @@ def report(answer: dict[str, Any]) -> str:
 
 
 def explore(answer: dict[str, Any]) -> str:
-    """Write where the explorer is."""
+    """Format the path of the explorer."""
     return f"Page: {answer['page']}"
 
 
-def _spread(value: dict[str, float] | None) -> str:
+def _mean_and_std(value: dict[str, float] | None) -> str:
     if value is None:
         return "-"
     return f"{value['mean']:.4g}" + (f" ± {value['std']:.2g}" if value["std"] else "")
 
 
-def reading(done: int, total: int, what: str) -> None:
-    """Show on a terminal how far the reading of data is; elsewhere nothing."""
-    if sys.stderr.isatty():
-        end = "\r" if done < total else "\r\x1b[K"
-        print(f"{what}: {done:,} of {total:,}", end=end, file=sys.stderr, flush=True)
-
-
 def doctor(report: dict[str, Any]) -> str:
-    """Write the description of the machine."""
+    """Format the description of the machine."""
     versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items())
     cpu = ", ".join(f"{k} {v}" for k, v in report["cpu"].items())
     dtypes = table(

@@ -1,9 +1,9 @@
-"""Measured δ, ε, ρ and norms; certificates; the recorder that watches an optimizer from outside; the planner."""
+"""Singular values and alignment of matrices; certificates; a recorder for training; a planner of the steps."""
 
 from muonlab.diagnostics.certificates.certificate import Certificate as Certificate
 from muonlab.diagnostics.certificates.certificate import Verdict as Verdict
 from muonlab.diagnostics.certificates.certification import certify as certify
-from muonlab.diagnostics.certificates.network import NetworkCertificate as NetworkCertificate
+from muonlab.diagnostics.certificates.network_certificate import NetworkCertificate as NetworkCertificate
 from muonlab.diagnostics.planning.autosteps import AutoSteps as AutoSteps
 from muonlab.diagnostics.planning.calibration import calibrate as calibrate
 from muonlab.diagnostics.planning.planner import ModelPlan as ModelPlan

@@ -1,4 +1,4 @@
-"""What is found on one rank, known to all: rows, names and numbers as JSON."""
+"""Exchange plain values between the processes of a distributed optimizer, as JSON."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 
 from muonlab.optim import Muon
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
-def gathered(muon: Muon, found: Iterable[Found]) -> list[Found]:
-    """Return plain values that the processes of an optimizer have found, rank by rank; all of them must ask."""
-    values: list[Any] = list(found)
+def gather_from_ranks(muon: Muon, values: Iterable[T]) -> list[T]:
+    """Return the values of all ranks in rank order, or the given ones on a single process; a collective call."""
+    gathered: list[Any] = list(values)
     grids = muon.grids
     if grids:
         from muonlab.optim.distributed.agreement import gathered_text  # needs torch.distributed
     for grid in grids:
-        texts = gathered_text(json.dumps(values), grid)
-        values = [value for text in texts for value in json.loads(text)]
-    return values
+        texts = gathered_text(json.dumps(gathered), grid)
+        gathered = [value for text in texts for value in json.loads(text)]
+    return gathered

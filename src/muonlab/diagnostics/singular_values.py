@@ -1,4 +1,4 @@
-"""Singular values of a matrix, and what a schedule makes of them (Kim & Oh 2026, Definitions 3 and 4).
+"""Singular values of a matrix, and how a schedule changes them (Kim & Oh 2026, Definitions 3 and 4).
 
 A Newton-Schulz schedule keeps the singular vectors and maps the values σ_i to ``F_q(σ_i/α)`` (Lemmas 9 and 10), so
 that residual, polar error, descent, gain and alignment of its result all follow from the values alone.
@@ -42,17 +42,17 @@ class Spectrum:
 
     @property
     def finite(self) -> bool:
-        """Whether the matrix was finite, and its norms are."""
+        """Whether the matrix and its norms are finite."""
         return math.isfinite(self.nuclear)
 
     @cached_property
     def support(self) -> Array:
-        """The values that count as positive: those of the range of the matrix (Kim & Oh 2026, Remark 2)."""
+        """The values above the tolerance: those of the range of the matrix (Kim & Oh 2026, Remark 2)."""
         return self.values[self.values > self.tolerance]
 
     @property
     def rank(self) -> int:
-        """How many singular values count as positive."""
+        """The number of singular values above the tolerance."""
         return int(self.support.size)
 
     @property
@@ -72,20 +72,20 @@ class Spectrum:
         return self.schatten(2)
 
     def schatten(self, p: int) -> float:
-        """Return the Schatten norm ``(Σ σ^p)^{1/p}`` (Kim & Oh 2026, Definition 4), whatever the size of the values."""
+        """Return the Schatten norm ``(Σ σ^p)^{1/p}`` (Kim & Oh 2026, Definition 4) without overflow."""
         top = self.operator
         return top * float(np.sum((self.values / top) ** p)) ** (1 / p) if top else 0.0
 
     @property
     def effective_rank(self) -> float:
-        """``exp`` of the entropy of ``σ/Σσ``: how many directions carry the matrix, from 1 to the rank."""
+        """``exp`` of the entropy of ``σ/Σσ``: an effective number of directions, from 1 to the rank."""
         if not self.rank:
             return 0.0
         share = self.support / np.sum(self.support)
         return float(np.exp(-np.sum(share * np.log(share))))
 
     def scale(self, prescale: Prescale) -> float:
-        """Return the α by which a prescale divides the matrix; 1 for zero."""
+        """Return the divisor α of a prescale; 1 for a zero matrix."""
         _checks.one_of("prescale", prescale, PRESCALES)
         if prescale == "none" or not self.operator:
             return 1.0
@@ -115,16 +115,16 @@ def spectra(M: Tensor, *, method: SpectrumMethod = "auto", rank_tol: float | Non
     if method == "gram" and M.dtype == torch.float64:
         raise ValueError("method 'gram' squares the matrix and so serves float32 and below, got float64: use 'svd'")
     m, n = M.shape[-2:]
-    stack = M.detach().reshape(math.prod(M.shape[:-2]), m, n)  # -1 has no meaning for an empty one
+    stack = M.detach().reshape(math.prod(M.shape[:-2]), m, n)  # -1 is ambiguous for an empty one
     by_svd = method == "svd" or M.dtype == torch.float64
     eps = torch.finfo(torch.float64 if M.dtype == torch.float64 else torch.float32).eps
     values = singular_values(stack, by_svd=by_svd).cpu().numpy()
-    found = []
+    result = []
     for row in values:
         top = float(row[0]) if row.size else 0.0
         tolerance = max(m, n) * eps * top if rank_tol is None else _checks.non_negative("rank_tol", rank_tol)
-        found.append(Spectrum(row, (m, n), tolerance))
-    return tuple(found)
+        result.append(Spectrum(row, (m, n), tolerance))
+    return tuple(result)
 
 
 def spectrum(M: Tensor, *, method: SpectrumMethod = "auto", rank_tol: float | None = None) -> Spectrum:
@@ -152,7 +152,7 @@ def singular_values(stack: Tensor, *, by_svd: bool) -> Tensor:
 
 
 class Response(NamedTuple):
-    """What an orthogonalizer makes of a spectrum, in exact arithmetic.
+    """Errors, descent and gain of an orthogonalizer on a spectrum, in exact arithmetic.
 
     ``deltas`` are the residuals δ_0 … δ_q on the range of the matrix, ``epsilon`` is ``‖O - Polar(M)‖_op``,
     ``chi`` is ``1/(1 - ε)``, ``frobenius`` is ``‖O‖_F``.
@@ -191,31 +191,31 @@ def taylor_degree(schedule: Schedule) -> int | None:
     return kappa if not degrees and all(p == taylor(kappa) for p in schedule.polynomials) else None
 
 
-def respond(of: Spectrum, schedule: Schedule | None, prescale: Prescale = "frobenius") -> Response:
-    """Return what a schedule makes of a spectrum; None stands for the exact polar factor.
+def respond(sigma: Spectrum, schedule: Schedule | None, prescale: Prescale = "frobenius") -> Response:
+    """Return errors, descent and gain of a schedule on a spectrum; None stands for the exact polar factor.
 
     For Taylor steps δ and ε come from the recursion on the smallest singular value (Kim & Oh 2026, Lemmas 1 and 2),
     which keeps the digits of residuals far below rounding; for any other schedule they are largest values over the
     spectrum.
     """
-    if not of.finite:
+    if not sigma.finite:
         return Response(math.nan, (math.nan,), *(math.nan,) * 5)
-    alpha = of.scale("frobenius" if schedule is None else prescale)
-    if not of.rank:
+    alpha = sigma.scale("frobenius" if schedule is None else prescale)
+    if not sigma.rank:
         steps = 1 if schedule is None else schedule.steps
         return Response(alpha, (0.0,) * (steps + 1), 0.0, 1.0, 0.0, 0.0, 0.0)
-    s = of.values / alpha
-    scaled = of.support / alpha
+    s = sigma.values / alpha
+    scaled = sigma.support / alpha
     least = min(1.0, float(scaled[-1]))
     if schedule is None:
-        F = (of.values > of.tolerance).astype(np.float64)
+        F = (sigma.values > sigma.tolerance).astype(np.float64)
         deltas: tuple[float, ...] = (residual_after(q=0, sigma_min=least), 0.0)
         epsilon, factor = 0.0, 1.0
     else:
         with np.errstate(over="ignore", invalid="ignore"):  # without a prescale the steps may diverge
             F = schedule(s)
             deltas, epsilon, factor = _errors(schedule, scaled, least)
-    descent = float(np.sum(of.values * F)) / of.nuclear
+    descent = float(np.sum(sigma.values * F)) / sigma.nuclear
     return Response(alpha, deltas, epsilon, factor, descent, float(np.max(np.abs(F))), float(np.linalg.norm(F)))
 
 
@@ -223,15 +223,15 @@ def _errors(schedule: Schedule, scaled: Array, least: float) -> tuple[tuple[floa
     """Return δ_0 … δ_q, ε_q and χ_q."""
     kappa = taylor_degree(schedule)
     if kappa is not None and scaled[0] <= 1 + 1e-9:
-        deltas = tuple(residual_after(kappa=kappa, q=j, sigma_min=least) for j in range(schedule.steps + 1))
+        taylor_deltas = tuple(residual_after(kappa=kappa, q=j, sigma_min=least) for j in range(schedule.steps + 1))
         after: dict[str, Any] = {"kappa": kappa, "q": schedule.steps, "sigma_min": least}
-        return deltas, polar_error(**after), chi(**after)
-    F, found = scaled, [float(np.max(np.abs(1 - scaled * scaled)))]
+        return taylor_deltas, polar_error(**after), chi(**after)
+    F, deltas = scaled, [float(np.max(np.abs(1 - scaled * scaled)))]
     for p in schedule.polynomials:
         F = p.step(F)
-        found.append(float(np.max(np.abs(1 - F * F))))
+        deltas.append(float(np.max(np.abs(1 - F * F))))
     epsilon = float(np.max(np.abs(F - 1)))
-    return tuple(found), epsilon, factor_of(epsilon)
+    return tuple(deltas), epsilon, factor_of(epsilon)
 
 
 # -------------------------------------------------------------------------------------------- measured on matrices
@@ -245,7 +245,7 @@ def inner(M: Tensor, O: Tensor) -> Tensor:
 
 
 def _row_pieces(M: Tensor, O: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Cut both along their rows, so that the copies in float64 stay small."""
+    """Cut both along their rows, to keep the copies in float64 small."""
     size = max(1, (1 << 18) // max(1, M.shape[-1]))
     return list(zip(torch.split(M, size, dim=-2), torch.split(O, size, dim=-2), strict=True))
 
@@ -256,13 +256,13 @@ def operator_norm(O: Tensor) -> float:
     return float(values[0, 0]) if values.numel() else 0.0
 
 
-def alignment_of(M: Tensor, O: Tensor, of: Spectrum | None = None) -> Alignment:
+def alignment_of(M: Tensor, O: Tensor, sigma: Spectrum | None = None) -> Alignment:
     """Measure descent ``⟨M, O⟩/‖M‖_*``, gain ``‖O‖_op`` and their quotient for any O; all zero where M is.
 
     Args:
         M: the matrix (m, n).
-        O: what was made of it.
-        of: the spectrum of M, where it is known.
+        O: the direction, of the same shape.
+        sigma: the spectrum of M, if it is known.
 
     Example:
         >>> alignment_of(torch.eye(3), 2 * torch.eye(3)).alignment
@@ -270,48 +270,43 @@ def alignment_of(M: Tensor, O: Tensor, of: Spectrum | None = None) -> Alignment:
     """
     if M.shape != O.shape or M.ndim != 2:
         raise ValueError(f"M and O must be matrices of one shape, got {tuple(M.shape)} and {tuple(O.shape)}")
-    of = spectrum(M) if of is None else of
+    sigma = spectrum(M) if sigma is None else sigma
     gain = operator_norm(O)
-    if not of.nuclear or not gain:
-        return Alignment(0.0, gain if of.nuclear else 0.0, 0.0)
-    descent = float(inner(M, O)) / of.nuclear
+    if not sigma.nuclear or not gain:
+        return Alignment(0.0, gain if sigma.nuclear else 0.0, 0.0)
+    descent = float(inner(M, O)) / sigma.nuclear
     return Alignment(descent, gain, descent / gain)
 
 
 @torch.no_grad()
 def by_definition(M: Tensor, schedule: Schedule, prescale: Prescale) -> tuple[Spectrum, Tensor]:
-    """Return the spectrum of one finite matrix and ``U F(Σ/α) Vᵀ`` in float64: what exact steps would give.
+    """Return the spectrum of one finite matrix and ``U F(Σ/α) Vᵀ`` in float64: the result of exact steps.
 
-    For float32 and below by eigenvectors of ``M Mᵀ``: ``F(s)/s`` is a polynomial of ``s²``, so that nothing is divided
-    by a small singular value.
+    For float32 and below by eigenvectors of ``M Mᵀ``: ``F(s)/s`` is a polynomial of ``s²``, and no
+    small singular value is divided by.
     """
     m, n = M.shape
     if m > n:
-        of, O = by_definition(M.mT, schedule, prescale)
-        return Spectrum(of.values, (m, n), of.tolerance), O.mT
+        sigma, O = by_definition(M.mT, schedule, prescale)
+        return Spectrum(sigma.values, (m, n), sigma.tolerance), O.mT
     S, exponent = to_unit_range(M if M.dtype == torch.float64 else M.float())
     eps = torch.finfo(S.dtype).eps
     if M.dtype == torch.float64:
-        U, sigma, Vh = torch.linalg.svd(S, full_matrices=False)
+        U, scaled, Vh = torch.linalg.svd(S, full_matrices=False)
     else:
         lam, U = (x.flip(-1) for x in torch.linalg.eigh(wide_gram(S)))
-        sigma, Vh = lam.clamp_min(0).sqrt(), None
-    values = torch.ldexp(sigma, exponent[..., 0]).cpu().numpy()
-    of = Spectrum(values, (m, n), n * eps * float(values[0]) if values.size else 0.0)
-    alpha = of.scale(prescale)
+        scaled, Vh = lam.clamp_min(0).sqrt(), None
+    values = torch.ldexp(scaled, exponent[..., 0]).cpu().numpy()
+    sigma = Spectrum(values, (m, n), n * eps * float(values[0]) if values.size else 0.0)
+    alpha = sigma.scale(prescale)
     s = values / alpha
     with np.errstate(over="ignore", invalid="ignore"):
         F = schedule(s)
     if Vh is not None:
-        return of, (U * torch.from_numpy(F).to(U.device)) @ Vh
+        return sigma, (U * torch.from_numpy(F).to(U.device)) @ Vh
     ratio = np.where(s > 1e-150, F / np.maximum(s, 1e-150), float(schedule.slope))
     Q = (U * torch.from_numpy(ratio).to(U.device)) @ U.mT
-    return of, (Q @ S.double()) * (2.0 ** float(exponent) / alpha)
-
-
-def polar_distance(O: Tensor, P: Tensor) -> float:
-    """Return ``ε = ‖O - P‖_op`` (Kim & Oh 2026, Definition 3)."""
-    return operator_norm(O.double() - P.double())
+    return sigma, (Q @ S.double()) * (2.0 ** float(exponent) / alpha)
 
 
 def range_residual(O: Tensor, P: Tensor) -> float:

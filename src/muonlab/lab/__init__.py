@@ -1,6 +1,6 @@
-"""The lab: every model, dataset and study of the paper behind one command, resumable.
+"""The lab: models, datasets and studies of the paper, and a runner that resumes them.
 
-Names resolve on first use, so that listing studies loads no torch.
+Names resolve on first use, so that listing studies does not load torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What the work of a cell is given: a place for rows and checkpoints, a way to show progress, and a bell to stop."""
+"""The interface between the runner and the function that runs a cell: rows, checkpoints, progress, stop requests."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any, Protocol
 from muonlab.lab.files.row_files import SavedRows
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: the work is saved and can go on
-    """Work that was asked to stop has saved what it needs to go on."""
+class Stopped(Exception):  # noqa: N818 - not an error: the cell is saved and can be resumed
+    """The cell was asked to stop, and has saved what it needs to resume."""
 
 
-class Desk(Protocol):
-    """A cell's side of the runner; the training loop and the measurements are written against it."""
+class CellContext(Protocol):
+    """What the runner gives to the function that runs a cell, such as the training loop."""
 
     folder: Path
-    """The cell's own folder, for checkpoints."""
+    """The cell's folder, for checkpoints."""
     data: Path | None
-    """Where data folders lie; None is ``MUONLAB_DATA`` or the hub."""
+    """Directory of the data folders; None is ``MUONLAB_DATA`` or the hub."""
     key: str
-    """The cell's, which its checkpoints carry."""
+    """The cell's key, which is stored in its checkpoints."""
     data_hash: str | None
-    """Of the data that the cell's key was made with; None where nobody asked."""
+    """Hash of the data that the key was computed with; None if the data are not checked."""
     checkpoint_seconds: float
-    """Seconds of work between checkpoints."""
+    """Seconds between checkpoints."""
     keep_weights: bool
     """Whether the trained weights are written to the folder."""
 
     @property
     def stopping(self) -> bool:
-        """Whether the work should save, and raise :class:`Stopped`."""
+        """Whether the function should save and raise :class:`Stopped`."""
         ...
 
     def begin(self, saved: SavedRows) -> None:
-        """Cut each file of rows to what was saved (nothing where not named); called once, before :meth:`write`."""
+        """Cut each file of rows to its saved lines and remove the others; called once, before :meth:`write`."""
         ...
 
     def write(self, row: dict[str, Any], file: str = "metrics") -> None:
@@ -42,9 +42,9 @@ class Desk(Protocol):
         ...
 
     def save_rows(self) -> SavedRows:
-        """Bring the rows to the disk; return how many lines each file has, and their hash."""
+        """Sync the rows to the disk; return the number of lines of each file and their hash."""
         ...
 
     def progress(self, done: int, total: int, **numbers: float) -> None:
-        """Show how far the cell is; cheap, and may be called at every update."""
+        """Show the progress of the cell; cheap enough to be called at every update."""
         ...

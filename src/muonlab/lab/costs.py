@@ -1,4 +1,4 @@
-"""A cell of the wall-clock lemma: time of an SVD and of Newton-Schulz steps on one shape, predicted and measured."""
+"""A cell of the study wall-clock: predicted and measured time of an SVD and of Newton-Schulz steps on one shape."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from muonlab import _checks
-from muonlab.lab.cell_context import Desk, Stopped
+from muonlab.lab.cell_context import CellContext, Stopped
 from muonlab.lab.settings import Settings
 
 if TYPE_CHECKING:
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 GEMM_SHAPE = (1024, 1024)
 SVD_SHAPE = (256, 1024)
-"""Where the two throughputs are measured, as ``muonlab doctor`` does; shapes that are predicted are others."""
+"""Shapes on which the two throughputs are measured, as in ``muonlab doctor``; predictions are for other shapes."""
 
 
 @dataclass(frozen=True)
 class CostSpec(Settings):
-    """One shape; ``seed`` is that of the Gaussian matrix.
+    """One shape; ``seed`` is for its Gaussian matrix.
 
     Args:
         m: rows.
         n: columns.
         q: Newton-Schulz steps.
         kappa: degree of the polynomial.
-        repeats: of every method, one after the other; medians are reported.
+        repeats: timings of each method; medians are reported.
     """
 
     m: int = 64
@@ -45,49 +45,51 @@ class CostSpec(Settings):
         shape = (min(self.m, self.n), max(self.m, self.n))
         if shape in (GEMM_SHAPE, SVD_SHAPE):
             raise ValueError(
-                f"m and n must be another shape than the throughputs are measured on, got {self.m}×{self.n}: the "
-                f"prediction would measure itself, choose other sizes"
+                f"m and n must not be a shape on which throughputs are measured, got {self.m}×{self.n}: choose other "
+                f"sizes, as the prediction would be compared with its own measurement"
             )
 
 
 def check(spec: CostSpec, _: int | None = None) -> None:
-    """Refuse a device that this machine does not have, before any cell is run."""
+    """Raise ``ValueError`` if this machine does not have the device; called before any cell is run."""
     from muonlab.lab.training.setup import check_device
 
     check_device(spec.device)
 
 
-def measure(spec: CostSpec, desk: Desk) -> dict[str, float | int | str | None]:
+def measure(spec: CostSpec, context: CellContext) -> dict[str, float | int | str | None]:
     """Time every method on one matrix, and compare SVD over steps with the lemma (Kim & Oh 2026, Lemma 11).
 
-    ``svd``: :func:`muonlab.polar` by a thin SVD, as the optimizer does it; ``horner``: the paper's form of the steps, κ
-    products with X in each; ``ours``: :func:`muonlab.newton_schulz`; ``polar``: :func:`muonlab.polar` by whichever way
-    is faster. A row for each has the median, least and most seconds. Both throughputs of the prediction are measured on
-    other shapes. Rows ``frontier`` have what :func:`muonlab.diagnostics.plan` found for the shape on this machine.
+    ``svd``: :func:`muonlab.polar` by a thin SVD, as in the optimizer; ``horner``: the steps as the paper counts them, κ
+    products with X in each; ``ours``: :func:`muonlab.newton_schulz`; ``polar``: :func:`muonlab.polar` with its default
+    method. Each has a row with the median, least and most seconds. Both throughputs of the prediction are measured on
+    other shapes. Rows ``frontier`` are what :func:`muonlab.diagnostics.plan` finds for the shape on this machine.
 
-    Every time and everything computed from times is there twice: ``x`` by the wall clock and ``cpu_x`` by the
-    processor's, of the same repetitions. ``seconds``, ``cpu_seconds`` and ``other_seconds`` of the summary are those of
-    the whole measurement (:class:`muonlab.lab.training.clock.Clock`).
+    Every number from timings is there twice: ``x`` by the wall clock and ``cpu_x`` by the CPU clock, of the same
+    repetitions. ``seconds``, ``cpu_seconds`` and ``other_seconds`` of the summary are for the whole measurement
+    (:class:`muonlab.lab.training.clock.Clock`).
     """
     import torch
 
     from muonlab.lab.training.clock import Clock
     from muonlab.orthogonalize.hardware import gemm_throughput, svd_throughput
 
-    desk.begin({})
-    desk.progress(0, spec.repeats)
+    context.begin({})
+    context.progress(0, spec.repeats)
     clock = Clock(torch.device(spec.device))
     clock.start()
     gemm = gemm_throughput(GEMM_SHAPE[0], device=spec.device, repeats=spec.repeats)
     svd = svd_throughput(*SVD_SHAPE, device=spec.device, repeats=min(spec.repeats, 5))
-    wall, cpu = _interleaved(_methods(spec), spec, desk)
+    wall, cpu = _interleaved(_methods(spec), spec, context)
     clock.stop()
     about = {"event": "cost", "m": spec.m, "n": spec.n, "q": spec.q, "kappa": spec.kappa, "repeats": spec.repeats}
     for name in wall:
-        desk.write({**about, "method": name, **_spread(wall[name]), **_on_cpu(_spread(cpu[name]))})
-    for way in _frontier(spec):
-        desk.write({"event": "frontier", "m": spec.m, "n": spec.n, **way})
-    cpu_rates = [found.flops_per_second * found.seconds / found.cpu_seconds for found in (gemm, svd)]
+        context.write(
+            {**about, "method": name, **_median_and_range(wall[name]), **_on_cpu(_median_and_range(cpu[name]))}
+        )
+    for option in _frontier(spec):
+        context.write({"event": "frontier", "m": spec.m, "n": spec.n, **option})
+    cpu_rates = [rate.flops_per_second * rate.seconds / rate.cpu_seconds for rate in (gemm, svd)]
     return {
         **clock.reading(),
         "gemm_shape": "×".join(map(str, GEMM_SHAPE)),
@@ -97,12 +99,12 @@ def measure(spec: CostSpec, desk: Desk) -> dict[str, float | int | str | None]:
     }
 
 
-def _spread(times: list[float]) -> dict[str, float]:
+def _median_and_range(times: list[float]) -> dict[str, float]:
     return {"seconds": statistics.median(times), "least": min(times), "most": max(times)}
 
 
 def _on_cpu(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Return numbers under the names that those of the processor's clock have."""
+    """Return numbers under the names for the CPU clock."""
     return {f"cpu_{name}": value for name, value in numbers.items()}
 
 
@@ -112,12 +114,12 @@ def _compared(spec: CostSpec, times: Mapping[str, list[float]], gemm: float, svd
     Args:
         spec: of the cell.
         times: seconds of every repetition, by method.
-        gemm: operations per second of matrix products, by the same clock.
-        svd: those of SVDs.
+        gemm: flops per second of matrix products, by the same clock.
+        svd: flops per second of SVDs.
     """
     from muonlab.theory import wall_clock_ratio
 
-    median = {name: statistics.median(found) for name, found in times.items()}
+    median = {name: statistics.median(seconds) for name, seconds in times.items()}
     predicted = wall_clock_ratio(spec.m, spec.n, kappa=spec.kappa, q=spec.q, gemm_throughput=gemm, svd_throughput=svd)
     return {
         "gemm_flops_per_second": gemm,
@@ -131,14 +133,14 @@ def _compared(spec: CostSpec, times: Mapping[str, list[float]], gemm: float, svd
 
 
 def _frontier(spec: CostSpec) -> list[dict[str, Any]]:
-    """Return the planner's ways to orthogonalize such a matrix, from cheap to good."""
+    """Return the planner's methods for the shape, from the cheapest to the most accurate."""
     from muonlab.diagnostics import plan
 
     return [asdict(row) for row in plan((spec.m, spec.n), device=spec.device).frontier]
 
 
 def _methods(spec: CostSpec) -> Mapping[str, Callable[[], Tensor]]:
-    """Return what is timed, all on the same Gaussian matrix."""
+    """Return the methods to time, all on the same Gaussian matrix."""
     import torch
 
     from muonlab.orthogonalize import newton_schulz, polar
@@ -156,12 +158,12 @@ def _methods(spec: CostSpec) -> Mapping[str, Callable[[], Tensor]]:
 
 
 def _interleaved(
-    methods: Mapping[str, Callable[[], Tensor]], spec: CostSpec, desk: Desk
+    methods: Mapping[str, Callable[[], Tensor]], spec: CostSpec, context: CellContext
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Time the methods in turn, so that a machine that slows down slows all of them.
+    """Time the methods in turn, so that a change of the machine's speed affects all of them.
 
     Returns:
-        Wall seconds and processor seconds of every repetition, by method.
+        Wall seconds and CPU seconds of every repetition, by method.
     """
     import torch
 
@@ -173,7 +175,7 @@ def _interleaved(
     wall: dict[str, list[float]] = {name: [] for name in methods}
     cpu: dict[str, list[float]] = {name: [] for name in methods}
     for done in range(spec.repeats):
-        if desk.stopping:
+        if context.stopping:
             raise Stopped
         for name, run in methods.items():
             wait(device)
@@ -182,7 +184,7 @@ def _interleaved(
             wait(device)
             wall[name].append(time.perf_counter() - start)
             cpu[name].append(time.process_time() - cpu_start)
-        desk.progress(done + 1, spec.repeats)
+        context.progress(done + 1, spec.repeats)
     return wall, cpu
 
 

@@ -1,4 +1,4 @@
-"""Frozen values whose fields are checked by their annotations, from Python and from ``key=value`` words alike."""
+"""Frozen dataclasses whose fields are checked against their annotations, from Python and from ``key=value`` text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MOST_THREADS = 1_024
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What every cell of a study has; specs add fields of type str, bool, int, float, Literal or one of these or None.
+    """The fields of every cell; specs add fields of type str, bool, int, float, Literal, or one of these or None.
 
     Args:
-        seed: of the weights and of the order of the data; optimizers that are compared share it.
-        threads: of torch on a CPU; part of what a cell is, because sums round differently with it.
+        seed: of the weights and of the order of the data, the same for all optimizers that are compared.
+        threads: of torch on a CPU; part of a cell's identity, because sums round differently with another number.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
     """
 
@@ -28,20 +28,20 @@ class Settings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        for name, kind in types_of(type(self)).items():
+        for name, kind in field_types(type(self)).items():
             object.__setattr__(self, name, _checked(name, getattr(self, name), kind))
         _checks.integer("seed", self.seed, at_least=0)
         _checks.integer("threads", self.threads, at_least=1)
         if self.threads > MOST_THREADS:
             raise ValueError(
-                f"threads must be at most {MOST_THREADS:,}, got {self.threads:,}: use those of the machine"
+                f"threads must be at most {MOST_THREADS:,}, got {self.threads:,}: use at most the cores of the machine"
             )
         if self.device.partition(":")[0] not in ("cpu", "cuda", "mps"):
             raise ValueError(f"device must be cpu, cuda, cuda:N or mps, got {self.device!r}: pick one of these")
 
     def changed(self, settings: Mapping[str, Any]) -> Self:
-        """Return a copy with other values; a name that is no field is refused."""
-        known = types_of(type(self))
+        """Return a copy with other values; raise ValueError for a name that is not a field."""
+        known = field_types(type(self))
         for name in settings:
             if name not in known:
                 near = difflib.get_close_matches(name, known) or sorted(known)
@@ -66,45 +66,45 @@ class Settings:
         return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
 
 
-def types_of(kind: type[Settings]) -> dict[str, Any]:
+def field_types(kind: type[Settings]) -> dict[str, Any]:
     """Return the types of a spec's fields by name."""
-    if kind not in _TYPES:
+    if kind not in _FIELD_TYPES:
         hints = get_type_hints(kind)
-        _TYPES[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-    return _TYPES[kind]
+        _FIELD_TYPES[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return _FIELD_TYPES[kind]
 
 
-_TYPES: dict[type[Settings], dict[str, Any]] = {}
+_FIELD_TYPES: dict[type[Settings], dict[str, Any]] = {}
 
 
-def read_words(kind: type[Settings], words: Iterable[str]) -> dict[str, Any]:
-    """Read ``key=value`` words as the types of a spec's fields.
+def parse_settings(kind: type[Settings], arguments: Iterable[str]) -> dict[str, Any]:
+    """Return the values of ``key=value`` arguments, by the types of a spec's fields.
 
     Example:
         >>> from muonlab.lab.spec import Spec
-        >>> read_words(Spec, ["lr=0.1", "clip=none", "augmentation=flip"])
+        >>> parse_settings(Spec, ["lr=0.1", "clip=none", "augmentation=flip"])
         {'lr': 0.1, 'clip': None, 'augmentation': 'flip'}
     """
-    read: dict[str, Any] = {}
-    known = types_of(kind)
-    for word in words:
-        name, equals, text = word.partition("=")
+    settings: dict[str, Any] = {}
+    known = field_types(kind)
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
         if not equals:
-            raise ValueError(f"a setting must be key=value, got {word!r}: write for example lr=0.1")
-        if name in read:
+            raise ValueError(f"a setting must be key=value, got {argument!r}: write for example lr=0.1")
+        if name in settings:
             raise ValueError(f"a setting must be given once, got {name!r} twice: keep one of them")
         if name not in known:
-            kind().changed({name: None})  # raises with the names that are near
-        read[name] = _checked(name, _value(text, known[name]), known[name])
-    return read
+            kind().changed({name: None})  # raises with similar names
+        settings[name] = _checked(name, _parse(text, known[name]), known[name])
+    return settings
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
-def _value(text: str, kind: Any) -> Any:
-    """Return the value that a word means for a type, or the word itself if it means none."""
+def _parse(text: str, kind: Any) -> Any:
+    """Return the value of a text for a type, or the text itself if it is not of that type."""
     options = _options(kind)
     if NoneType in options and text == "none":
         return None
@@ -120,7 +120,7 @@ def _value(text: str, kind: Any) -> Any:
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
-    """Return a value that is of the type, whole numbers as floats where these are asked for."""
+    """Return the value, an integer as a float where a float is expected; raise TypeError if it is of another type."""
     options = _options(kind)
     if value is None and NoneType in options:
         return None
@@ -135,16 +135,10 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
             return float(value)
         if option is str and isinstance(value, str):
             return value
-    raise TypeError(
-        f"{name} must be {_words(options)}, got {value!r} of type {type(value).__name__}: {_advice(options)}"
-    )
-
-
-def _words(options: tuple[Any, ...]) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "none"}
-    return " or ".join(names.get(option, str(option)) for option in options)
-
-
-def _advice(options: tuple[Any, ...]) -> str:
     examples = {bool: "True (true on the command line)", int: "3", float: "0.1", str: "a word"}
-    return f"pass for example {next(examples[option] for option in options if option in examples)}"
+    expected = " or ".join(names.get(option, str(option)) for option in options)
+    example = next(examples[option] for option in options if option in examples)
+    raise TypeError(
+        f"{name} must be {expected}, got {value!r} of type {type(value).__name__}: pass for example {example}"
+    )

@@ -1,4 +1,4 @@
-"""Exponents of growth with the rank: log-log slopes, raw and after division by √r (Kim & Oh 2026, Table 8)."""
+"""Exponents of growth with the rank: log-log slopes, raw and divided by √r (Kim & Oh 2026, Table 8)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from muonlab.lab import paper
 from muonlab.lab.runner.results import CellResult, Results
 
-IN = 216
+FIRST_COLUMNS = 216
 """Columns of CifarNet's first convolution in its first group as a matrix: 24 channels of 3×3."""
 
 
@@ -18,7 +18,7 @@ IN = 216
 class RankSlopes:
     """Exponents ω of ``‖∇f‖_* ∝ r^ω`` and of ``‖∇f‖_*/√r``; the second is the first less one half.
 
-    Both have the same standard error: division by √r moves every logarithm by a known number.
+    Both have the same standard error, as division by √r shifts every logarithm by a known number.
     """
 
     raw: float
@@ -37,7 +37,7 @@ def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
     if len(x) != len(y) or len(set(x)) < 2 or not all(0 < value < math.inf for value in points):
         raise ValueError(
             f"a slope must have finite positive points at two or more places, got x = {list(x)} and y = {list(y)}: "
-            f"leave out what is zero or missing"
+            f"leave out zero and missing values"
         )
     return statistics.linear_regression([math.log(value) for value in x], [math.log(value) for value in y]).slope
 
@@ -87,32 +87,32 @@ def rank_slopes(ranks: Sequence[int], norms: Sequence[float]) -> RankSlopes:
 
 
 def slopes_of(results: Results) -> list[dict[str, float | str | None]]:
-    """Return the slopes of each optimizer in the study ``rank`` with their standard error, the paper's beside them.
+    """Return the slopes of each optimizer in the study ``rank``, their standard errors, and the slopes of the paper.
 
     ``‖∇f‖_*`` of a run is the mean over its epochs of their means. Every run (a rank and a seed) is one point.
     """
-    printed = {slopes.optimizer: slopes for slopes in paper.SLOPES}
+    printed = {row.optimizer: row for row in paper.SLOPES}
     norms = norms_by_rank(results.cells)
     rows: list[dict[str, float | str | None]] = []
     for optimizer, by_rank in norms.items():
         runs = [(rank, norm) for rank, values in by_rank.items() for norm in values]
-        found = rank_slopes([rank for rank, _ in runs], [norm for _, norm in runs])
+        slopes = rank_slopes([rank for rank, _ in runs], [norm for _, norm in runs])
         known = printed.get(optimizer)
         rows.append(
-            {"optimizer": optimizer, **asdict(found), "paper_raw": known.raw if known else None}
+            {"optimizer": optimizer, **asdict(slopes), "paper_raw": known.raw if known else None}
             | {"paper_normalised": known.normalised if known else None}
         )
     return rows
 
 
 def norms_by_rank(cells: Iterable[CellResult]) -> dict[str, dict[int, list[float]]]:
-    """Return the mean of ``‖∇f‖_*`` over the epochs of each run that has it, by optimizer and rank."""
+    """Return the mean of ``‖∇f‖_*`` over the epochs of each run that measured it, by optimizer and rank."""
     norms: dict[str, dict[int, list[float]]] = {}
     for cell in cells:
         width = cell.spec.get("first_width")
-        found = [row.get("gradient_nuclear_norm") for row in cell.metrics if row["event"] == "evaluation"]
-        values = [float(value) for value in found if isinstance(value, (int, float)) and value > 0]
-        if values and len(values) == len(found) and isinstance(width, int) and width > 0:
+        measured = [row.get("gradient_nuclear_norm") for row in cell.metrics if row["event"] == "evaluation"]
+        values = [float(value) for value in measured if isinstance(value, (int, float)) and value > 0]
+        if values and len(values) == len(measured) and isinstance(width, int) and width > 0:
             optimizer = cell.points.get("optimizer", cell.label)
-            norms.setdefault(optimizer, {}).setdefault(min(width, IN), []).append(statistics.fmean(values))
+            norms.setdefault(optimizer, {}).setdefault(min(width, FIRST_COLUMNS), []).append(statistics.fmean(values))
     return norms

@@ -1,4 +1,4 @@
-"""What one training run is: model, data, optimizer, schedule, seed, as one frozen value."""
+"""The spec of one training run: model, data, optimizer, schedule, seed."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ Augmentation = Literal["none", "flip", "flip+translate"]
 
 @dataclass(frozen=True)
 class Spec(Settings):
-    """One training run. Fields on which the paper is silent say what was chosen, and why.
+    """The spec of one training run. Fields that the paper does not specify say what was chosen, and why.
 
     Args:
         model: a name of ``muonlab list models``.
         dataset: a name of ``muonlab list datasets``.
         optimizer: of the hidden matrices and filters: ``"sgdm"`` (Algorithm 3), ``"muon"`` (Algorithm 1 as the
             experiments run it: ``M/‖M‖_F``, weights renormalised to √out) or ``"svd"`` (Algorithm 2, likewise).
-        q: Newton-Schulz steps; 0 normalises only.
+        q: Newton-Schulz steps; 0 only normalizes.
         kappa: degree of the Taylor polynomial.
         polynomial: ``"taylor"``, or a preset of ``muonlab list polynomials`` (the paper's ad-hoc one is ``jordan``).
         lr: η of the main optimizer.
         momentum: β of the main optimizer, heavy-ball.
         aux_lr: of the auxiliary Nesterov SGD on biases, norms and embeddings. None is ``lr``: where the paper
-            gives one learning rate, it is taken for all parameters.
+            gives one learning rate, all parameters use it.
         head_lr: of the same on the output layer; None is ``aux_lr``.
         aux_momentum: of the same; None is ``momentum``.
-        weight_decay: decoupled, of the main optimizer alone. The paper names none.
-        main_on: ``"hidden"`` leaves the output layer and embeddings to the auxiliary optimizer, as the paper does in
-            CifarNet and does not say elsewhere; ``"all"`` takes every matrix but embeddings.
+        weight_decay: decoupled, of the main optimizer only. The paper names none.
+        main_on: ``"hidden"`` trains the output layer and embeddings with the auxiliary optimizer, as the paper does for
+            CifarNet (it does not say for other models); ``"all"`` trains every matrix except embeddings.
         smoothing: of labels.
-        clip: largest norm of all gradients together; None leaves them.
+        clip: largest norm of all gradients together; None does not clip.
         loss: ``"mean"`` or ``"sum"`` over a batch. The paper does not say; after clipping to 1 the two differ little.
             Reported losses are means.
         augmentation: of training images. The paper describes none, so none is the default.
-        batch_size: examples per update. The paper's "8" on 8 GPUs is taken for 8 in all; it may be 64: a setting.
-        micro_batch: most examples in one pass forward and back; gradients are summed over the parts.
-        epochs: passes over the training data (a last part smaller than a batch is left out), or None with ``steps``.
+        batch_size: examples per update. The paper's "8" on 8 GPUs is read as 8 in total; it may mean 64.
+        micro_batch: largest number of examples in one forward and backward pass; gradients are accumulated.
+        epochs: passes over the training data (an incomplete last batch is dropped), or None with ``steps``.
         steps: updates, or None with ``epochs``.
-        warmup: part of the updates in which the learning rates rise linearly; then they fall to 0 by a cosine.
+        warmup: fraction of the updates in which the learning rates rise linearly; then they decay to 0 by a cosine.
         evaluate_every: updates between evaluations; None is an epoch.
         train: training examples (tokens of text) to use; None is all of them.
-        test: likewise, of the held-out ones.
+        test: held-out examples (tokens of text) to use; None is all of them.
         block: tokens in a sequence of text; None for images.
-        first_width: output channels of CifarNet's first convolution in its first group; None is the model's own.
-        logit_scale: factor on CifarNet's logits; None is the model's own (1/256, 1 over the last width).
-        precision: ``"float32"``, or ``"bfloat16"`` for passes forward and back by autocast.
+        first_width: output channels of CifarNet's first convolution in its first group; None is the model's default.
+        logit_scale: factor on CifarNet's logits; None is the model's default (1/256, 1 over the last width).
+        precision: ``"float32"``, or ``"bfloat16"`` for autocast in forward and backward passes.
         record_every: updates between recorded certificates; 0 records none.
         watch: name of a parameter whose gradient's nuclear norm is measured at every update; None watches none.
     """
@@ -101,10 +101,10 @@ class Spec(Settings):
         for name in ("kappa", "batch_size", *counts):
             if getattr(self, name) is not None:
                 _checks.integer(name, getattr(self, name), at_least=1)
-        if self.kappa > MOST_KAPPA:  # exact ranges of a polynomial take minutes in the hundreds
+        if self.kappa > MOST_KAPPA:  # exact ranges of polynomials of degrees in the hundreds take minutes
             raise ValueError(f"kappa must be at most {MOST_KAPPA}, got {self.kappa}: the paper goes to 5")
 
     @property
     def recorded(self) -> bool:
-        """Whether certificates are recorded: of Newton-Schulz and exact polar steps, not of SGD-M."""
+        """Whether certificates are recorded: for Newton-Schulz and exact polar steps, not for SGD-M."""
         return self.record_every > 0 and self.optimizer != "sgdm"

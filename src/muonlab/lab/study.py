@@ -1,10 +1,10 @@
-"""A study as a value: a base spec, axes to vary, seeds, profiles, and the claims of the paper that it tests."""
+"""A study: a base spec, axes to vary, seeds, profiles, and the claims of the paper that it tests."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -19,7 +19,7 @@ PROFILES: tuple[ProfileName, ...] = ("smoke", "small", "paper")
 
 @dataclass(frozen=True)
 class Point:
-    """One value on an axis: a label for curves and tables, and the settings that it stands for."""
+    """One value on an axis: a label for curves and tables, and its settings."""
 
     label: str
     settings: Mapping[str, Any]
@@ -27,7 +27,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Axis:
-    """What a study varies, with its values in the order of the paper."""
+    """What a study varies; its values are in the order of the paper."""
 
     name: str
     points: tuple[Point, ...]
@@ -35,19 +35,19 @@ class Axis:
 
 @dataclass(frozen=True)
 class Profile:
-    """How much of a study is run.
+    """The size at which a study is run.
 
     Args:
         seeds: number of runs of each cell, with seeds 0, 1, …
-        words: what differs from the paper, in one sentence; empty at the paper's own setting.
-        settings: that replace those of the study's base.
-        axes: that replace the study's own, by name: fewer or other points.
+        differences: what differs from the paper, in one sentence; empty for the setting of the paper.
+        settings: fields of the study's base to replace.
+        axes: axes that replace the study's axes of the same name.
         on_cpu: settings that apply on a CPU only.
-        threads: of torch for a cell, where more would not help; None is the cores divided by the jobs.
+        threads: torch threads of a cell; None is the cores divided by the jobs.
     """
 
     seeds: int
-    words: str = ""
+    differences: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     axes: tuple[Axis, ...] = ()
     on_cpu: Mapping[str, Any] = field(default_factory=dict)
@@ -56,14 +56,14 @@ class Profile:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study: a place on every axis, and the spec that it means (seed included)."""
+    """One run of a study: a point on every axis, and the resulting spec, which includes the seed."""
 
     points: Mapping[str, str]
     spec: Settings
 
     @property
     def label(self) -> str:
-        """The points in words, as figures name a curve.
+        """The labels of its points, which also name its curve in figures.
 
         Example:
             >>> Cell({"optimizer": "Muon (q=3)", "rank": "16"}, Settings()).label
@@ -73,12 +73,12 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The label and the seed in letters that any file system takes."""
+        """The label and the seed as a file name."""
         return cell_name(self.label, self.spec.seed)
 
 
 def cell_name(label: str, seed: int) -> str:
-    """Return a label and a seed in letters that any file system takes.
+    """Return a label and a seed as a file name of lower-case ASCII letters, digits and hyphens.
 
     Example:
         >>> cell_name("Muon (q=3), r=16", 0)
@@ -90,19 +90,19 @@ def cell_name(label: str, seed: int) -> str:
 
 @dataclass(frozen=True)
 class Study:
-    """Cells to run, and what the paper claims of them.
+    """Cells to run, and the claims of the paper about them.
 
     Args:
-        number: its place in lists.
+        number: position in lists.
         name: on the command line.
-        title: for people.
-        claims: of the paper, one sentence each, that the study tests.
-        items: tables and figures of the paper that it makes again.
+        title: one line for lists and pages.
+        claims: of the paper that the study tests, one sentence each.
+        items: tables and figures of the paper that it reproduces.
         base: the spec that the axes and profiles vary, at the paper's setting.
-        axes: what is varied; every combination is a cell.
+        axes: what is varied; every combination of points is a cell.
         profiles: ``smoke``, ``small`` and ``paper``.
-        work: ``module:function`` that runs a cell; named, so that listing studies loads no torch.
-        analysis: ``module:function`` that draws a table of the paper from all results together; empty for none.
+        work: ``module:function`` that runs a cell; a name, so that listing studies does not load torch.
+        analysis: ``module:function`` that computes a table of the paper from all results; empty for none.
     """
 
     number: int
@@ -123,7 +123,7 @@ class Study:
             if name not in self.profiles:
                 raise ValueError(f"a study must have a profile {name!r}, got {self.name!r} without: add it")
         smoke = self.profiles["smoke"]
-        if smoke.threads is None:  # its pieces of work are too small to share
+        if smoke.threads is None:  # its matrices are too small for several threads
             smoke = dataclasses.replace(smoke, threads=1)
         object.__setattr__(self, "profiles", MappingProxyType({**self.profiles, "smoke": smoke}))
 
@@ -136,33 +136,34 @@ class Study:
         threads: int = 1,
         settings: Mapping[str, Any] | None = None,
     ) -> tuple[Cell, ...]:
-        """Return every cell of a profile, seeds innermost; ``settings`` have the last word except over the axes."""
+        """Return every cell of a profile, seeds innermost.
+
+        ``settings`` replace fields of the spec in every cell; a field that an axis varies is refused.
+        """
         _checks.one_of("profile", profile, PROFILES)
-        chosen = self.profiles[profile]  # type: ignore[index]
-        count = chosen.seeds if seeds is None else _checks.integer("seeds", seeds, at_least=1)
+        selected = self.profiles[profile]  # type: ignore[index]
+        count = selected.seeds if seeds is None else _checks.integer("seeds", seeds, at_least=1)
         if count > MOST_SEEDS:
-            raise ValueError(f"seeds must be at most {MOST_SEEDS:,}, got {count:,}: a handful shows the spread")
-        base = self.base.changed({**chosen.settings, **(chosen.on_cpu if device.partition(":")[0] == "cpu" else {})})
-        given = dict(settings or {})
-        taken = {name for axis in self._axes(chosen) for point in axis.points for name in point.settings}
-        for name in ("seed", "threads", "device", *sorted(taken)):
-            if name in given:
-                option = {"seed": "seeds"}.get(name, name)
-                way = "an axis of the study: run another" if name in taken else f"an option of its own: use --{option}"
-                raise ValueError(f"a setting must not contradict the study, got {name!r}, which is {way}")
-        base = base.changed({**given, "device": device, "threads": threads})
-        return tuple(
-            Cell({axis: point.label for axis, point in place.items()}, spec.changed({"seed": seed}))
-            for place, spec in self._places(base, chosen)
-            for seed in range(count)
-        )
-
-    def _axes(self, profile: Profile) -> tuple[Axis, ...]:
-        others = {axis.name: axis for axis in profile.axes}
-        return tuple(others.get(axis.name, axis) for axis in self.axes)
-
-    def _places(self, base: Settings, profile: Profile) -> Iterator[tuple[dict[str, Point], Settings]]:
-        axes = self._axes(profile)
+            raise ValueError(f"seeds must be at most {MOST_SEEDS:,}, got {count:,}: a few are enough")
+        on_cpu = selected.on_cpu if device.partition(":")[0] == "cpu" else {}
+        replaced = {axis.name: axis for axis in selected.axes}
+        axes = [replaced.get(axis.name, axis) for axis in self.axes]
+        _check_settings(settings or {}, axes)
+        base = self.base.changed({**selected.settings, **on_cpu})
+        base = base.changed({**(settings or {}), "device": device, "threads": threads})
+        cells = []
         for points in itertools.product(*(axis.points for axis in axes)):
-            changes = {name: value for point in points for name, value in point.settings.items()}
-            yield {axis.name: point for axis, point in zip(axes, points, strict=True)}, base.changed(changes)
+            spec = base.changed({name: value for point in points for name, value in point.settings.items()})
+            labels = {axis.name: point.label for axis, point in zip(axes, points, strict=True)}
+            cells += [Cell(labels, spec.changed({"seed": seed})) for seed in range(count)]
+        return tuple(cells)
+
+
+def _check_settings(settings: Mapping[str, Any], axes: Iterable[Axis]) -> None:
+    """Refuse settings that an axis varies, or that are options of their own."""
+    varied = {name for axis in axes for point in axis.points for name in point.settings}
+    options = {"seed": "seeds", "threads": "threads", "device": "device"}
+    for name in settings:
+        if name in varied or name in options:
+            reason = "varied by the study: run another" if name in varied else f"an option: use --{options[name]}"
+            raise ValueError(f"a setting must not contradict the study, got {name!r}, which is {reason}")

@@ -1,4 +1,4 @@
-"""Optimizers: state and step only; parameter groups; where parameters live."""
+"""Optimizers: Muon, SGDM, their combination with an auxiliary optimizer, and the split of parameters."""
 
 from muonlab.optim.combined import MuonWithAux as MuonWithAux
 from muonlab.optim.muon import Muon as Muon

@@ -1,4 +1,4 @@
-"""Muon for the matrices and another optimizer for the rest, as one."""
+"""Muon and an auxiliary optimizer as one torch optimizer."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from muonlab.optim.muon import Muon
 
 
 class MuonWithAux(Optimizer):
-    """Two optimizers that step, save, load and are scheduled as one torch optimizer.
+    """Muon for the hidden matrices and another optimizer for the other parameters, as one torch optimizer.
 
     ``param_groups`` are the groups of both, the same dictionaries in the same order (Muon's first), so that schedulers
     and gradient scalers act on both (OneCycleLR and CyclicLR with ``cycle_momentum=False``, since the two may have
     different kinds of momentum). ``state_dict()`` holds both states.
 
     Args:
-        muon: for the hidden matrices.
-        aux: for everything else.
+        muon: optimizer of the hidden matrices.
+        aux: optimizer of all other parameters.
 
     Example:
         >>> from muonlab import split_params
@@ -51,9 +51,9 @@ class MuonWithAux(Optimizer):
             )
         self.muon, self.aux = muon, aux
         self.defaults: dict[str, Any] = {}
-        Optimizer.__setstate__(self, {})  # the hooks and patches of a torch optimizer; groups and state are the two's
+        Optimizer.__setstate__(self, {})  # sets up hooks; groups and state belong to the two optimizers
 
-    # torch keeps groups and state in attributes; here they are those of the two optimizers at any time.
+    # torch keeps groups and state in attributes; here they are always those of the two optimizers.
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -66,7 +66,7 @@ class MuonWithAux(Optimizer):
         return _JoinedState(self.muon, self.aux)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse: it would be a guess which of the two is meant."""
+        """Raise: the group must be added to one of the two optimizers."""
         raise TypeError(
             f"a group of {len(list(param_group.get('params', ())))} parameters must say which optimizer takes it: "
             f"call .muon.add_param_group or .aux.add_param_group"
@@ -74,7 +74,7 @@ class MuonWithAux(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Step both optimizers; a closure is evaluated once, before."""
+        """Step both optimizers; a closure is called once, before them."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -84,14 +84,14 @@ class MuonWithAux(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` gave, or the state of muon-optimizer's MuonWithAuxAdam."""
+        """Load a state of :meth:`state_dict`, or of muon-optimizer's MuonWithAuxAdam."""
         super().load_state_dict(from_muon_with_aux_adam(state_dict, self.aux.defaults))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"muon": self.muon, "aux": self.aux, "defaults": self.defaults}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over what was unpickled, or hand loaded groups and states to the optimizer they belong to."""
+        """Set unpickled state, or pass loaded groups and states to the optimizer that they belong to."""
         if "param_groups" not in state:
             super().__setstate__(state)
             return
@@ -135,14 +135,16 @@ class _JoinedState(MutableMapping[Tensor, Any]):
         del self._owner(param)[param]
 
     def __contains__(self, param: object) -> bool:
-        return param in self._muon.state or param in self._aux.state  # asking torch's own would make an entry
+        return (
+            param in self._muon.state or param in self._aux.state
+        )  # indexing torch's defaultdict would create an entry
 
     def __iter__(self) -> Iterator[Tensor]:
         yield from self._muon.state
         yield from self._aux.state
 
     def __bool__(self) -> bool:
-        """Tell whether both have state: checkpoint libraries ask this before they make room for what they read."""
+        """Return whether both have state: checkpoint libraries check this before they allocate state."""
         return bool(self._muon.state) and bool(self._aux.state)
 
     def __len__(self) -> int:

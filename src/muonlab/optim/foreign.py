@@ -1,4 +1,4 @@
-"""State dictionaries of other packages, in our terms."""
+"""State dictionaries and options of other Muon packages, converted to those of :class:`muonlab.Muon`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from muonlab.optim.options import SCHEDULER_KEYS
 from muonlab.optim.orthogonalizer import NewtonSchulz
 from muonlab.polynomials import Polynomial, preset
 
-_OURS_ONLY = ("orthogonalizer", "momentum_form", "scale", "renormalize", "matrix_view")
-_ANYBODYS = {"params", "param_names", "use_muon", *SCHEDULER_KEYS}
+_MUONLAB_ONLY = ("orthogonalizer", "momentum_form", "scale", "renormalize", "matrix_view")
+_COMMON_KEYS = {"params", "param_names", "use_muon", *SCHEDULER_KEYS}
 _TORCH_ONLY = ("ns_coefficients", "ns_steps", "adjust_lr_fn", "eps")
 
 
 def newton_schulz_of(coefficients: Sequence[float], steps: int) -> NewtonSchulz:
-    """Return ``steps`` steps of one polynomial that is given by decimal numbers, as other packages do."""
+    """Return ``steps`` steps of the polynomial with these coefficients."""
     given = [float(c) for c in coefficients]
     while len(given) > 1 and given[-1] == 0:  # a cubic is often written as a quintic with a zero
         given.pop()
@@ -25,26 +25,26 @@ def newton_schulz_of(coefficients: Sequence[float], steps: int) -> NewtonSchulz:
 
 
 def refuse_foreign(group: Mapping[str, Any]) -> None:
-    """Refuse options of torch.optim.Muon in a group of ours, where they would do nothing."""
+    """Raise for options of torch.optim.Muon in a parameter group, where they would have no effect."""
     for key in _TORCH_ONLY:
         if key in group:
             raise ValueError(
-                f"a parameter group has no option {key!r}, which is torch.optim.Muon's: say "
+                f"a parameter group has no option {key!r}, which belongs to torch.optim.Muon: pass "
                 f"orthogonalizer=NewtonSchulz(polynomial, steps=...) or scale=... in the group"
             )
 
 
 def as_native(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a loaded group in our terms: one of torch.optim.Muon, of muon-optimizer, or ours as it is."""
-    if any(key in group for key in _OURS_ONLY):
+    """Return a loaded group of torch.optim.Muon or muon-optimizer with muonlab's options; one of muonlab unchanged."""
+    if any(key in group for key in _MUONLAB_ONLY):
         return dict(group)
     if "ns_coefficients" in group:
         return _from_torch(group)
-    if set(group) - _ANYBODYS == {"lr", "momentum", "weight_decay"}:
+    if set(group) - _COMMON_KEYS == {"lr", "momentum", "weight_decay"}:
         return _from_muon_optimizer(group)
     raise ValueError(
         f"a state dictionary must be one of Muon, torch.optim.Muon or muon-optimizer, got a group with the options "
-        f"{', '.join(sorted(set(group) - _ANYBODYS))}: load it into the optimizer that it comes from"
+        f"{', '.join(sorted(set(group) - _COMMON_KEYS))}: load it into the optimizer that it comes from"
     )
 
 
@@ -72,15 +72,15 @@ def _from_muon_optimizer(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_muon_with_aux_adam(state_dict: Mapping[str, Any], aux_defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state of muon-optimizer's MuonWithAuxAdam as one of MuonWithAux with AdamW; any other as it is.
+    """Return a state of muon-optimizer's MuonWithAuxAdam as one of MuonWithAux with AdamW; any other unchanged.
 
-    Its groups may stand in any order and carry the flag ``use_muon``.
+    The groups of MuonWithAuxAdam are in any order and have the flag ``use_muon``.
     """
-    groups = state_dict.get("param_groups")  # a hook of the user's may yet unpack it
+    groups = state_dict.get("param_groups")  # may be missing: a hook of the user may unpack it later
     if not groups or not all("use_muon" in group for group in groups):
         return dict(state_dict)
-    of_muon = [group for group in groups if group["use_muon"]]
-    of_aux = [{**aux_defaults, **group} for group in groups if not group["use_muon"]]
-    for group in of_aux:
+    muon_groups = [group for group in groups if group["use_muon"]]
+    aux_groups = [{**aux_defaults, **group} for group in groups if not group["use_muon"]]
+    for group in aux_groups:
         del group["use_muon"]
-    return {**state_dict, "param_groups": of_muon + of_aux}
+    return {**state_dict, "param_groups": muon_groups + aux_groups}

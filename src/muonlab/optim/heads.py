@@ -1,4 +1,4 @@
-"""Which layer of a network is its output layer, and how that was found out."""
+"""Finds the output layer of a network, with the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 HEAD_NAMES = re.compile(
     "(lm_|mlp_|cls_)?head|classifier|fc_out|embed_out|output(_layer|_projection)?|(to_)?logits|unembed"
 )
-"""What ``head="auto"`` takes for the name of an output layer, outside numbered blocks and attention."""
+"""Names of output layers for ``head="auto"``, outside numbered blocks and attention."""
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
@@ -49,7 +49,7 @@ def _output_layers(module: nn.Module) -> list[nn.Module]:
 
 
 def _heads_by_name(model: nn.Module) -> dict[nn.Module, str]:
-    """Return the output layers that are named so; only those nearest to the root, as heads inside blocks are not."""
+    """Return the output layers by name: only those nearest to the root, since a head inside a block is none."""
     found: dict[int, dict[nn.Module, str]] = {}
     for path, module in model.named_modules():
         *above, last = path.split(".")

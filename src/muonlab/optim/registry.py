@@ -1,6 +1,6 @@
-"""Every optimizer and recipe by name: what the contract tests run over and ``muonlab list optimizers`` shows.
+"""The registry of optimizers and recipes, which ``muonlab list optimizers`` and the contract tests use.
 
-A module of this package that calls :func:`register` is found by itself.
+Every module of this package that calls :func:`register` is imported by :func:`optimizers`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch.optim.optimizer import Optimizer
 
 
 @dataclass(frozen=True)
-class Entry:
+class RegisteredOptimizer:
     """A registered optimizer.
 
     Args:
         name: its name in lists and tests.
-        build: makes it from ``(params, lr=…, momentum=…)`` and options of its own.
-        source: who described it, and where.
-        any_shape: whether it takes parameters of fewer than two dimensions.
+        build: returns it for ``(params, lr=…, momentum=…)`` and further options.
+        source: the paper or package that describes it.
+        any_shape: whether it accepts parameters of fewer than two dimensions.
     """
 
     name: str
@@ -34,20 +34,22 @@ class Entry:
     any_shape: bool = False
 
 
-_REGISTRY: dict[str, Entry] = {}
+_REGISTRY: dict[str, RegisteredOptimizer] = {}
 
 
-def register(name: str, build: Callable[..., Optimizer], *, source: str, any_shape: bool = False) -> Entry:
-    """Add an optimizer; a name that is taken is refused."""
+def register(
+    name: str, build: Callable[..., Optimizer], *, source: str, any_shape: bool = False
+) -> RegisteredOptimizer:
+    """Register an optimizer; raise if the name is taken."""
     if name in _REGISTRY:
         raise ValueError(f"an optimizer named {name!r} is registered already: choose another name")
     if not source:
-        raise ValueError(f"optimizer {name!r} needs a source: say who described it")
-    _REGISTRY[name] = Entry(name, build, source, any_shape)
+        raise ValueError(f"optimizer {name!r} needs a source: name the paper or the package that describes it")
+    _REGISTRY[name] = RegisteredOptimizer(name, build, source, any_shape)
     return _REGISTRY[name]
 
 
-def optimizers() -> Mapping[str, Entry]:
+def optimizers() -> Mapping[str, RegisteredOptimizer]:
     """Return every registered optimizer by name.
 
     Example:
@@ -62,19 +64,19 @@ def optimizers() -> Mapping[str, Entry]:
 
 
 def describe() -> dict[str, Any]:
-    """Return what each registered optimizer does by default, read off its parameter groups."""
+    """Return the default options of each registered optimizer, read from its parameter groups."""
     return {"optimizers": [_describe(entry) for entry in optimizers().values()]}
 
 
-def _describe(entry: Entry) -> dict[str, Any]:
+def _describe(entry: RegisteredOptimizer) -> dict[str, Any]:
     parameters = inspect.signature(entry.build).parameters
-    asked = [name for name in ("lr", "momentum") if parameters[name].default is inspect.Parameter.empty]
-    group = entry.build([torch.zeros(2, 2)], **dict.fromkeys(asked, 0.5)).param_groups[0]
+    required = [name for name in ("lr", "momentum") if parameters[name].default is inspect.Parameter.empty]
+    group = entry.build([torch.zeros(2, 2)], **dict.fromkeys(required, 0.5)).param_groups[0]
     kind, *fields = group.get("orthogonalizer", ("none",))
     return {
         "name": entry.name,
         "source": entry.source,
-        **{name: None if name in asked else float(group[name]) for name in ("lr", "momentum")},
+        **{name: None if name in required else float(group[name]) for name in ("lr", "momentum")},
         "momentum_form": group.get("momentum_form", "heavy_ball"),
         **{name: group.get(name) for name in ("nesterov", "weight_decay", "scale", "renormalize")},
         "orthogonalizer": f"{fields[0]}, {fields[2]} prescale" if kind == "newton_schulz" else kind,

@@ -1,4 +1,4 @@
-"""How long a step is for a matrix of given shape, and weights held at a fixed norm."""
+"""Scale rules: the factor on the update of a matrix by its shape; and weights rescaled to a fixed norm."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ SCALES: Mapping[Scale, Callable[[int, int], float]] = MappingProxyType(
         "spectral": lambda rows, columns: math.sqrt(rows / columns),
     }
 )
-"""Factor on the learning rate by the rows (outputs) and columns (inputs) of the matrix; decay never has it.
+"""Factor on the update by the rows (outputs) and columns (inputs) of the matrix; weight decay is not scaled.
 
-``none``: the paper's. ``original``: K. Jordan. ``match_rms_adamw``: Moonlight, entries of the size of an AdamW update.
-``spectral``: an update of fixed size between the root-mean-square norms of inputs and outputs.
+``none``: as in the paper. ``original``: K. Jordan. ``match_rms_adamw``: Moonlight; the entries of an update are as
+large as AdamW's. ``spectral``: an update has a fixed operator norm from inputs to outputs in their root-mean-square
+norms.
 """
 
 Renormalize = Literal["before", "after"] | None
@@ -33,7 +34,7 @@ RENORMALIZE: tuple[Renormalize, ...] = (None, "before", "after")
 def norm_of_matrices(weight: Tensor, batch: bool) -> Tensor:
     """Return the Frobenius norm of a weight, or of each of its matrices, in float32 or wider and broadcastable to it.
 
-    Row by row, since one float32 sum over all entries loses digits, and since ranks may then hold rows each.
+    Row by row: one float32 sum over all entries loses digits, and the rows may be held by several ranks.
     """
     if not batch:
         return norm_of_rows(row_norms(weight))
@@ -43,18 +44,18 @@ def norm_of_matrices(weight: Tensor, batch: bool) -> Tensor:
 
 
 def norm_dtype(weight: Tensor) -> torch.dtype:
-    """Return the dtype in which norms of a weight are taken."""
+    """Return the dtype in which norms of a weight are computed."""
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
 def row_norms(weight: Tensor) -> Tensor:
-    """Return the norm of each row of a weight, seen as first dimension × the rest."""
+    """Return the norm of each row of a weight, read as first dimension × the rest."""
     rows: Tensor = torch.linalg.vector_norm(weight.flatten(1), dim=-1, dtype=norm_dtype(weight))
     return rows
 
 
 def norm_of_rows(rows: Tensor) -> Tensor:
-    """Return the Frobenius norm of a weight by the norms of its rows."""
+    """Return the Frobenius norm of a weight from the norms of its rows."""
     norm: Tensor = torch.linalg.vector_norm(rows)
     return norm
 

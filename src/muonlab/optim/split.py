@@ -1,4 +1,4 @@
-"""Which parameters of a network are hidden matrices for Muon, which go to an auxiliary optimizer, and why."""
+"""Splits the parameters of a network into hidden matrices for Muon and the rest, with a reason for each."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _GATES = {nn.LSTM: 4, nn.LSTMCell: 4, nn.GRU: 3, nn.GRUCell: 3, nn.RNN: 1, nn.RN
 
 
 @dataclass(frozen=True)
-class Row:
-    """What was decided about one parameter; ``aliases`` are its further names where it is tied."""
+class SplitRow:
+    """The decision about one parameter; ``aliases`` are its other names if it is tied."""
 
     name: str
     aliases: tuple[str, ...]
@@ -51,12 +51,12 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Table:
-    """The decisions as rows to iterate over, and as aligned text under ``str()``."""
+class SplitTable:
+    """The decisions: iterate over the rows, or print the table."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SplitRow, ...]
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[SplitRow]:
         return iter(self.rows)
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class Table:
 class Split:
     """The parameters of a network in two parts: ``matrices`` for Muon, ``rest`` for an auxiliary optimizer."""
 
-    table: Table
+    table: SplitTable
     parameters: tuple[nn.Parameter, ...] = field(repr=False)
     by: Literal["view", "shape"] = "view"
 
@@ -91,7 +91,7 @@ class Split:
         return self._groups("role")
 
     def _groups(self, key: str) -> list[dict[str, Any]]:
-        # Fresh dicts at every call: an optimizer writes its settings into the dicts that it is given.
+        # New dicts at every call: an optimizer writes its options into the dicts that it is given.
         members: dict[tuple[Any, ...], list[tuple[str, nn.Parameter]]] = {}
         for row, parameter in zip(self.table, self.parameters, strict=True):
             view = row.matrix_view
@@ -102,7 +102,7 @@ class Split:
 
 
 class _Owner(NamedTuple):
-    """A module that holds a parameter; for a parametrised weight, the module that uses it, and which part it is."""
+    """A module that holds a parameter; for a parametrized weight, the module that uses it, and the parameter's part."""
 
     module: nn.Module
     attribute: str
@@ -110,7 +110,7 @@ class _Owner(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _NamedParameter:
     parameter: nn.Parameter
     names: list[str] = field(default_factory=list)
     owners: list[_Owner] = field(default_factory=list)
@@ -125,14 +125,15 @@ def split_params(
 ) -> Split:
     """Split a network's parameters into hidden matrices for Muon and the rest, with a reason for each.
 
-    A parameter is judged by the type of the modules that hold it. Frozen ones are left out. Vectors, embeddings (also
-    those tied to an output layer), norms and the output layer go to the auxiliary optimizer; linear, convolution,
-    attention and recurrent weights go to Muon, fused ones as row blocks. Print ``.table`` to see every decision.
+    The decision depends on the type of the modules that hold a parameter. Frozen parameters are left out. Vectors,
+    embeddings (also those tied to an output layer), norms and the output layer go to the auxiliary optimizer; linear,
+    convolution, attention and recurrent weights go to Muon, fused ones as row blocks. Print ``.table`` to see every
+    decision.
 
     Args:
         model: the network, after its lazy modules have seen data.
-        rules: what to do with parameters whose full name (any of its names, if tied) matches a pattern such as
-            ``"*.experts"``; the first matching pattern wins, over everything else, frozen or not. ``"flatten"``,
+        rules: decisions for parameters whose full name (any of its names, if tied) matches a pattern such as
+            ``"*.experts"``; the first matching pattern decides, also for frozen parameters. ``"flatten"``,
             ``"batch"`` or a tuple of row-block sizes send to Muon with that view; ``"embedding"``, ``"head"``,
             ``"vector"`` or ``"other"`` to the auxiliary optimizer in that role; ``"skip"`` to neither.
         head: the name of the output layer (in a container, its last linear or convolution layer), or None if there is
@@ -154,22 +155,22 @@ def split_params(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}: pass the network itself")
-    entries = _entries(model)
-    if not any(entry.parameter.requires_grad for entry in entries):
+    parameters = _named_parameters(model)
+    if not any(entry.parameter.requires_grad for entry in parameters):
         raise ValueError(
-            f"model must have a trainable parameter, got {len(entries)} parameters, all frozen: "
+            f"model must have a trainable parameter, got {len(parameters)} parameters, all frozen: "
             f"call model.requires_grad_() on what is to be trained"
         )
     _checks.one_of("by", by, ("view", "shape"))
-    checked = _checked_rules({} if rules is None else rules, entries)
+    checked = _checked_rules({} if rules is None else rules, parameters)
     heads = find_heads(model, head)
-    rows = [_row(entry, *(_by_rule(entry, checked) or next(_defaults(entry, heads)))) for entry in entries]
-    return Split(Table(tuple(rows)), tuple(entry.parameter for entry in entries), by)
+    rows = [_row(entry, *(_by_rule(entry, checked) or next(_defaults(entry, heads)))) for entry in parameters]
+    return Split(SplitTable(tuple(rows)), tuple(entry.parameter for entry in parameters), by)
 
 
-def _entries(model: nn.Module) -> list[_Entry]:
+def _named_parameters(model: nn.Module) -> list[_NamedParameter]:
     """Return every parameter once, in the order of the model, with all its names and owners."""
-    found: dict[int, _Entry] = {}
+    found: dict[int, _NamedParameter] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         for attribute, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{path}.{attribute}" if path else attribute
@@ -177,7 +178,7 @@ def _entries(model: nn.Module) -> list[_Entry]:
                 raise ValueError(
                     f"parameters must have a shape, got {name!r} uninitialized: run one forward pass of the model first"
                 )
-            entry = found.setdefault(id(parameter), _Entry(parameter))
+            entry = found.setdefault(id(parameter), _NamedParameter(parameter))
             entry.names.append(name)
             entry.owners.append(_owner(model, module, path, attribute))
     return list(found.values())
@@ -195,10 +196,10 @@ def _owner(model: nn.Module, module: nn.Module, path: str, attribute: str) -> _O
     return _Owner(user, tensor, "weight" if kinds in (["WeightNorm"], ["SpectralNorm"]) else "coordinates")
 
 
-def _checked_rules(rules: Mapping[str, Rule], entries: list[_Entry]) -> Mapping[str, Rule]:
+def _checked_rules(rules: Mapping[str, Rule], parameters: list[_NamedParameter]) -> Mapping[str, Rule]:
     if not isinstance(rules, Mapping):
         raise TypeError(f"rules must map patterns to rules, got {type(rules).__name__}: pass {{'*.name': 'flatten'}}")
-    names = [name for entry in entries for name in entry.names]
+    names = [name for entry in parameters for name in entry.names]
     for pattern, rule in rules.items():
         if not isinstance(pattern, str):
             raise TypeError(f"rules must have patterns of type str, got {pattern!r}: pass a parameter's name")
@@ -219,7 +220,7 @@ def _checked_rules(rules: Mapping[str, Rule], entries: list[_Entry]) -> Mapping[
     return rules
 
 
-def _by_rule(entry: _Entry, rules: Mapping[str, Rule]) -> tuple[Rule, str] | None:
+def _by_rule(entry: _NamedParameter, rules: Mapping[str, Rule]) -> tuple[Rule, str] | None:
     for pattern, rule in rules.items():
         if any(fnmatch.fnmatchcase(name, pattern) for name in entry.names):
             name, shape = entry.names[0], tuple(entry.parameter.shape)
@@ -237,8 +238,8 @@ def _by_rule(entry: _Entry, rules: Mapping[str, Rule]) -> tuple[Rule, str] | Non
     return None
 
 
-def _defaults(entry: _Entry, heads: Mapping[nn.Module, str]) -> Iterator[tuple[Rule, str]]:
-    """Yield every rule that applies, the strongest first; any owner of a tied parameter can decide."""
+def _defaults(entry: _NamedParameter, heads: Mapping[nn.Module, str]) -> Iterator[tuple[Rule, str]]:
+    """Yield every default that applies, the strongest first; for a tied parameter, those of all its owners."""
     modules = [owner.module for owner in entry.owners]
     parts = {owner.part for owner in entry.owners}
     if not entry.parameter.requires_grad:
@@ -269,8 +270,8 @@ def _defaults(entry: _Entry, heads: Mapping[nn.Module, str]) -> Iterator[tuple[R
     yield "other", f"{guess}; give a rule, e.g. rules={{{entry.names[0]!r}: 'batch'}}"
 
 
-def _defaults_by_words(entry: _Entry) -> Iterator[tuple[Rule, str]]:
-    """Go by words in the name where the module says nothing about the parameter."""
+def _defaults_by_words(entry: _NamedParameter) -> Iterator[tuple[Rule, str]]:
+    """Yield defaults by words in the name, for modules of an unknown type."""
     for name, owner in zip(entry.names, entry.owners, strict=True):
         if _matrices_in(owner, entry.parameter) == 0:
             words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", ".".join(name.split(".")[-2:]))
@@ -281,7 +282,7 @@ def _defaults_by_words(entry: _Entry) -> Iterator[tuple[Rule, str]]:
                     yield "embedding", f"{word!r} in its name"
 
 
-def _defaults_by_module(entry: _Entry) -> Iterator[tuple[Rule, str]]:
+def _defaults_by_module(entry: _NamedParameter) -> Iterator[tuple[Rule, str]]:
     for owner in entry.owners:
         count = _matrices_in(owner, entry.parameter)
         if count == 0:
@@ -299,7 +300,7 @@ def _defaults_by_module(entry: _Entry) -> Iterator[tuple[Rule, str]]:
 
 
 def _matrices_in(owner: _Owner, parameter: nn.Parameter) -> int:
-    """Return how many matrices stand one below the other in a weight; 0 if the module does not tell."""
+    """Return how many matrices are stacked along the rows of a weight; 0 if the type of the module is unknown."""
     module, attribute = owner.module, owner.attribute
     if isinstance(module, nn.MultiheadAttention) and attribute.endswith("proj_weight"):
         return 3 if attribute == "in_proj_weight" else 1
@@ -318,11 +319,11 @@ def _kind(module: nn.Module) -> str:
     return type(module).__name__.removeprefix("FSDP").removeprefix("Parametrized")
 
 
-def _row(entry: _Entry, rule: Rule, why: str) -> Row:
+def _row(entry: _NamedParameter, rule: Rule, why: str) -> SplitRow:
     name, *aliases = entry.names
     where: dict[str, Any] = {"goes_to": "none", "role": None, "matrix_view": None}
     if isinstance(rule, tuple) or rule in VIEWS:
         where |= {"goes_to": "Muon", "matrix_view": rule}
     elif rule in ROLES:
         where |= {"goes_to": "auxiliary", "role": rule}
-    return Row(name, tuple(aliases), tuple(entry.parameter.shape), why=why, **where)
+    return SplitRow(name, tuple(aliases), tuple(entry.parameter.shape), why=why, **where)

@@ -1,7 +1,7 @@
-"""What this machine multiplies in hardware, and how fast: support by query, throughput by measurement.
+"""Which dtypes this machine multiplies in hardware, and its measured throughput.
 
-Measurements inform people and the cost model; no computation chooses its path by one (ranks and resumed runs would
-part ways).
+Measurements are for people and the cost model. No computation chooses its algorithm by a measurement: ranks and resumed
+runs would diverge.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from muonlab.theory import flops
 
 
 def multiplies_in_hardware(dtype: torch.dtype, device: torch.device | str = "cpu") -> bool:
-    """Tell whether matrix products of ``dtype`` run on the device's own units rather than by emulation."""
+    """Return whether matrix products of ``dtype`` run in hardware rather than by emulation."""
     device = torch.device(device)
     if dtype in (torch.float32, torch.float64):
         return not (device.type == "mps" and dtype == torch.float64)
@@ -39,7 +39,7 @@ def multiplies_in_hardware(dtype: torch.dtype, device: torch.device | str = "cpu
 
 
 def _has_half_dot_products(dtype: torch.dtype) -> bool:
-    """Tell whether the CPU has instructions for it; support by conversion to float32 does not count."""
+    """Return whether the CPU has instructions for this dtype; conversion to float32 does not count."""
     wanted = ("amx_bf16", "avx512_bf16") if dtype == torch.bfloat16 else ("amx_fp16", "avx512_fp16")
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return any(bool(capabilities.get(name, False)) for name in wanted)
@@ -47,15 +47,15 @@ def _has_half_dot_products(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class Throughput:
-    """A measured rate, in floating-point operations per second by the named count.
+    """A measured rate in floating-point operations per second.
 
     Args:
         what: ``"gemm"`` or ``"svd"``.
-        shape: of the matrix.
-        dtype: of the matrix.
-        seconds: of the wall clock, median over repetitions.
-        flops_per_second: by the wall clock.
-        cpu_seconds: of the processor, all threads of this process, median over the same repetitions.
+        shape: shape of the matrix.
+        dtype: dtype of the matrix.
+        seconds: wall-clock time, median over repetitions.
+        flops_per_second: operations over wall-clock time; the count is Φ_gemm or Φ_svd of Lemma 11.
+        cpu_seconds: processor time of all threads of this process, median over the same repetitions.
     """
 
     what: str
@@ -68,7 +68,7 @@ class Throughput:
 
 @lru_cache(maxsize=1)
 def processor() -> str:
-    """Return the name of the processor, as far as the system tells."""
+    """Return the name of the processor, or "" where the system does not report it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             if line.startswith("model name"):
@@ -77,7 +77,7 @@ def processor() -> str:
 
 
 def wait(device: torch.device) -> None:
-    """Wait until a device has done what it was given."""
+    """Block until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -133,7 +133,7 @@ def svd_throughput(
 
 
 def diagnose() -> dict[str, Any]:
-    """Describe versions, cores, dtypes and throughputs of this machine (the numbers of Lemma 11 among them)."""
+    """Return versions, cores, dtypes and throughputs of this machine, including those of Lemma 11."""
     devices = ["cpu"]
     if torch.cuda.is_available():
         devices.append("cuda")

@@ -19,7 +19,7 @@ from muonlab.orthogonalize.products import (
     symmetric_product,
     without_constant,
 )
-from muonlab.orthogonalize.segments import ACCURACIES, METHODS, Accuracy, Method, Segment, plan
+from muonlab.orthogonalize.segments import ACCURACIES, METHODS, Accuracy, Method, Segment, plan_segments
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.polynomials import Polynomial, Preset, Schedule, preset, taylor
 from muonlab.theory import schedule_error
@@ -51,7 +51,7 @@ def newton_schulz(
         polynomial: a Polynomial (repeated ``steps`` times), a Schedule (brings its own steps), or a preset or its name.
         steps: number of steps q; 5 for a single polynomial when None. 0 returns the scaled matrix.
         prescale: ``"frobenius"``, ``"paper"`` (``max{1, ‖M‖_F}``), ``"schatten4"``, ``"schatten8"``, ``"spectral"`` (an
-            upper bound of the operator norm), or ``"none"`` (``‖M‖_op ≤ 1`` is then the caller's promise).
+            upper bound of the operator norm), or ``"none"`` (the caller guarantees ``‖M‖_op ≤ 1``).
         compute_dtype: None keeps float32 and float64 and computes half precision in float32.
         method: ``"standard"`` (on X), ``"gram"`` (on ``X Xᵀ``, restarted where digits would be lost), ``"auto"``.
         accuracy: ``"full"`` keeps the rounding of the standard iteration; ``"half"`` lets it reach 2⁻⁸, the spacing of
@@ -75,12 +75,12 @@ def newton_schulz(
     except TypeError as error:
         if "unhashable" not in str(error):
             raise
-        segments = _prepared.__wrapped__(*options)  # without the cache the option's own check names it
+        segments = _prepared.__wrapped__(*options)  # uncached, so that the check of that option raises its message
     if check_finite:
         require_finite(M)
 
     def write(A: Tensor, out: Tensor, workspace: Workspace) -> None:
-        _iterate(A, out, workspace, segments, prescale)
+        iterate(A, out, workspace, segments, prescale)
 
     return map_matrices(M.detach(), dtype, write)
 
@@ -101,7 +101,7 @@ def _prepared(
     _checks.one_of("prescale", prescale, PRESCALES)
     _checks.one_of("method", method, METHODS)
     _checks.one_of("accuracy", accuracy, ACCURACIES)
-    return plan(schedule, m, n, dtype, method, accuracy)
+    return plan_segments(schedule, m, n, dtype, method, accuracy)
 
 
 def as_schedule(
@@ -109,9 +109,10 @@ def as_schedule(
     steps: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Schedule:
-    """Return the schedule that a polynomial, schedule, preset or preset's name stands for.
+    """Return the schedule for a polynomial, a schedule, a preset or the name of a preset.
 
-    One that diverges on [0, 1], or just above 1 where rounding in ``dtype`` may put a singular value, is refused.
+    Raises ValueError for a schedule that diverges on [0, 1], or just above 1, where rounding in ``dtype`` may put a
+    singular value.
     """
     _known(polynomial)
     if steps is not None:
@@ -155,35 +156,38 @@ def _checked(schedule: Schedule, dtype: torch.dtype) -> Schedule:
     return schedule
 
 
-def _iterate(M: Tensor, out: Tensor, workspace: Workspace, segments: tuple[Segment, ...], prescale: Prescale) -> None:
-    """Write the orthogonalized ``M`` (a matrix or a stack) into ``out``, whose memory also serves as a buffer."""
+def iterate(M: Tensor, out: Tensor, workspace: Workspace, segments: tuple[Segment, ...], prescale: Prescale) -> None:
+    """Write the orthogonalized ``M`` (a matrix or a stack) into ``out``, whose memory also serves as a buffer.
+
+    The iterate is ``c·X``: the scale c of line 5 is applied inside the first products instead of in a pass over X.
+    """
     tall = M.shape[-2] > M.shape[-1]
-    A = M.mT if tall else M
-    S, c = unit_scale(A, out.dtype, prescale, workspace)  # the scaled input is c·S
+    A = M.mT if tall else M  # m ≤ n, so that X Xᵀ is the smaller Gram matrix
+    S, c = unit_scale(A, out.dtype, prescale, workspace)  # X_0 = c·S = M/α (line 5)
     X = S
     R: Tensor | None = None
     square: Tensor | None = None
     if segments or prescale in GRAM_PRESCALES:
-        R = gram(X, scale=c * c, out=workspace.take(_gram_shape(X)))
+        R = gram(X, scale=c * c, out=workspace.take(_gram_shape(X)))  # R = X_0 X_0ᵀ
     if R is not None and prescale in GRAM_PRESCALES:
-        d, square = gram_scale(X, c, R, prescale, workspace)
-        R.mul_(d**2)
-        square = None if square is None else square.mul_(d**4)
+        d, square = gram_scale(X, c, R, prescale, workspace)  # 1/α of a Schatten norm, read off R; maybe R²
+        R.mul_(d**2)  # (d X_0)(d X_0)ᵀ = d² R
+        square = None if square is None else square.mul_(d**4)  # (d² R)² = d⁴ R²
         c = c * d
     if segments and R is not None:
         spare = workspace.take(X.shape) if len(segments) > 1 else out
         for left in range(len(segments) - 1, 0, -1):
-            Q = _segment_product(segments[-1 - left], R, square, workspace)
-            X = multiply(Q, X, scale=c, out=spare if left % 2 else out.view(X.shape))  # the last one is not in `out`
-            gram(X, out=R)
+            Q = segment_product(segments[-1 - left], R, square, workspace)  # Q = Π_j p_j(X_j X_jᵀ)
+            X = multiply(Q, X, scale=c, out=spare if left % 2 else out.view(X.shape))  # X ← Q X; the last not in `out`
+            gram(X, out=R)  # R = X Xᵀ afresh, with the digits that Gram space has lost
             workspace.give(Q)
             square, c = None, 1.0
-        Q = _segment_product(segments[-1], R, square, workspace)
-        multiply(*((X.mT, Q) if tall else (Q, X)), scale=c, out=out)
+        Q = segment_product(segments[-1], R, square, workspace)
+        multiply(*((X.mT, Q) if tall else (Q, X)), scale=c, out=out)  # O = Q X, or Oᵀ = Xᵀ Q since Q is symmetric
         workspace.give(Q, *(() if spare is out else (spare,)))
         square = None
     else:
-        torch.mul(X.mT if tall else X, c, out=out)
+        torch.mul(X.mT if tall else X, c, out=out)  # no steps: O = X_0
     workspace.give(*(buffer for buffer in (R, square) if buffer is not None), *(() if S is A else (S,)))
 
 
@@ -191,7 +195,7 @@ def _gram_shape(X: Tensor) -> torch.Size:
     return torch.Size((*X.shape[:-1], X.shape[-2]))
 
 
-def _segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspace: Workspace) -> Tensor:
+def segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspace: Workspace) -> Tensor:
     """Return ``Q = Π_j P_j`` with ``P_j = p_j(R_j)`` and ``R_{j+1} = P_j R_j P_j``; all are symmetric and commute.
 
     Each ``P_j = c I + Z_j`` is used as ``c·A + A Z_j``, so that the constant term is never rounded into ``Z_j``. With
@@ -206,21 +210,21 @@ def _segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspa
     """
     product, whole = symmetric_product(R), plain_product(R.ndim)
     Q = workspace.take(R.shape)
-    c = _polynomial_of(segment[0], R, square, product, workspace, out=Q)
+    c = _polynomial_of(segment[0], R, square, product, workspace, out=Q)  # Q = Z_0, P_0 = c I + Z_0
     if len(segment) == 1:
-        return add_identity(Q, c)
+        return add_identity(Q, c)  # Q = P_0
     spare = workspace.take(R.shape)
-    whole(R, Q, R, beta=c, out=spare)
-    product(spare, spare, Q, beta=c, out=R)
-    add_identity(Q, c)
+    whole(R, Q, R, beta=c, out=spare)  # P_0 R_0 = c R_0 + Z_0 R_0
+    product(spare, spare, Q, beta=c, out=R)  # R_1 = P_0 R_0 P_0 = c (P_0 R_0) + (P_0 R_0) Z_0
+    add_identity(Q, c)  # Q = P_0
     Z = spare
     for left, p in zip(range(len(segment) - 2, -1, -1), segment[1:], strict=True):
-        c = _polynomial_of(p, R, None, product, workspace, out=Z)
+        c = _polynomial_of(p, R, None, product, workspace, out=Z)  # P_j = c I + Z_j
         spare = workspace.take(R.shape)
-        if left:
-            whole(R, Z, R, beta=c, out=spare)
-            product(spare, spare, Z, beta=c, out=R)
-        whole(Q, Q, Z, beta=c, out=spare)
+        if left:  # a further step needs R_{j+1}
+            whole(R, Z, R, beta=c, out=spare)  # P_j R_j
+            product(spare, spare, Z, beta=c, out=R)  # R_{j+1} = P_j R_j P_j
+        whole(Q, Q, Z, beta=c, out=spare)  # Q ← Q P_j = c Q + Q Z_j
         workspace.give(Q)
         Q = spare
     workspace.give(Z)
@@ -234,14 +238,14 @@ def _polynomial_of(
 
     In powers of R up to κ = 2, beyond that of ``I - R``, where the coefficients do not cancel.
     """
-    if p.kappa == 2 and square is None:  # one fused product, and R² is never stored by itself
+    if p.kappa == 2 and square is None:  # one fused product; R² is never stored
         c, b, a = p.coefficients
-        product(R, R, R, beta=b, alpha=a, out=out)
+        product(R, R, R, beta=b, alpha=a, out=out)  # Z = b R + a R²
         return c
     if p.kappa <= 2:
         without_constant(p.coefficients, R, product, workspace, out=out, square=square)
         return p.coefficients[0]
-    U = add_identity(torch.neg(R, out=workspace.take(R.shape)))
+    U = add_identity(torch.neg(R, out=workspace.take(R.shape)))  # U = I - R
     if square is not None:
         add_identity(square.add_(U, alpha=2.0), -1.0)  # (I - R)² = R² + 2(I - R) - I
     without_constant(p.coefficients_u, U, product, workspace, out=out, square=square, consume=True)

@@ -1,4 +1,4 @@
-"""What every orthogonalizer does around its maths: check the input, choose the dtype, walk over a batch."""
+"""Shared by all orthogonalizers: check the input, choose the dtype, iterate over a batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from muonlab.orthogonalize.workspace import Workspace, borrow, settle
+from muonlab.orthogonalize.workspace import Workspace, borrow, put_back
 
 HALF = (torch.float16, torch.bfloat16)
 FLOATING = (*HALF, torch.float32, torch.float64)
@@ -42,7 +42,7 @@ def compute_dtype_for(M: Tensor, compute_dtype: torch.dtype | None) -> torch.dty
 
 
 def require_finite(M: Tensor) -> None:
-    """Raise if any entry is NaN or infinite (on a device this waits for the result)."""
+    """Raise if any entry is NaN or infinite (forces a host-device synchronization)."""
     bad = ~torch.isfinite(M)
     if bad.any():
         raise ValueError(
@@ -54,11 +54,11 @@ def require_finite(M: Tensor) -> None:
 def map_matrices(M: Tensor, dtype: torch.dtype, write: Callable[[Tensor, Tensor, Workspace], None]) -> Tensor:
     """Return a new tensor of M's shape and dtype that ``write(M_i, out_i, workspace)`` fills.
 
-    On a CPU the matrices are done one by one, each in buffers of its own alignment, so that a matrix gets the same bits
-    alone and in a batch. Elsewhere the whole stack is one call. ``out_i`` has the compute dtype and contiguous memory.
+    On a CPU the matrices are computed one by one, each in aligned buffers, so that a matrix gets the same bits alone
+    and in a batch. Elsewhere the whole stack is one call. ``out_i`` has the compute dtype and contiguous memory.
     """
     if torch.amp.is_autocast_available(M.device.type) and torch.is_autocast_enabled(M.device.type):
-        with torch.autocast(M.device.type, enabled=False):  # the dtype is the caller's, not the region's
+        with torch.autocast(M.device.type, enabled=False):  # compute in the requested dtype, whatever autocast says
             return map_matrices(M, dtype, write)
     result = torch.empty(M.shape, dtype=M.dtype, device=M.device)
     if not M.numel():
@@ -75,5 +75,5 @@ def map_matrices(M: Tensor, dtype: torch.dtype, write: Callable[[Tensor, Tensor,
             write(A, target, workspace)
             out.copy_(target)
         workspace.give(target)
-    settle(workspace, M, dtype)
+    put_back(workspace, M, dtype)
     return result

@@ -58,10 +58,10 @@ def unit_scale(
     """Return S and c such that ``c·S`` is the scaled input, with δ_0 < 1 unless "none" (Kim & Oh 2026, Remark 1).
 
     The scale here is that of ``"frobenius"``, ``"paper"`` or ``"none"``; the others refine it in :func:`gram_scale`.
-    S is ``M`` itself where its range and layout allow, so that scaling touches Gram-sized matrices only, and otherwise
-    a buffer for the caller to give back. Zero stays zero.
+    S is ``M`` itself where its range and layout allow, so that scaling touches Gram-sized matrices only; otherwise
+    it is a buffer that the caller returns to the workspace. Zero stays zero.
     """
-    if dtype not in _WIDE:  # half precision has no room for unscaled products
+    if dtype not in _WIDE:  # unscaled products would overflow in half precision
         return _scaled_half(M, prescale, workspace), 1.0
     if M.dtype == torch.float64 and dtype != M.dtype:  # its range may not fit
         wide, exponent = to_unit_range(M)
@@ -96,7 +96,7 @@ def _dense(M: Tensor, dtype: torch.dtype, workspace: Workspace) -> Tensor:
     dense = M.dtype == dtype and (M.is_contiguous() or M.mT.is_contiguous())
     if dense and (M.device.type != "cpu" or M.data_ptr() % _ALIGNMENT == 0):
         return M
-    if M.stride(-2) == 1 and M.mT.is_contiguous():  # the copy is to round like the original: same layout
+    if M.stride(-2) == 1 and M.mT.is_contiguous():  # keep the layout, so that the copy rounds like the original
         return workspace.take(M.mT.shape).mT.copy_(M)
     return workspace.take(M.shape).copy_(M)
 

@@ -18,7 +18,7 @@ _PIECE = 1 << 13
 """Columns that one product sums over when there are more than twice as many."""
 
 Scale = float | Tensor
-"""A factor: a number where it is at hand, a tensor where reading it would wait for a device."""
+"""A factor: a number, or a tensor where reading the number would force a host-device synchronization."""
 
 _SPLIT_WORK = 56_000_000
 """Multiply-adds from which halving a symmetric product pays on a CPU (smaller blocks run below full speed)."""
@@ -30,7 +30,7 @@ class Product(Protocol):
     def __call__(
         self, add: Tensor, A: Tensor, B: Tensor, *, beta: float = 1.0, alpha: float = 1.0, out: Tensor
     ) -> Tensor:
-        """Write the product into ``out``; with ``beta=0`` the content of ``add`` is ignored."""
+        """Write the product into ``out``; ``add`` is ignored if ``beta`` is 0."""
         ...
 
 
@@ -109,12 +109,12 @@ def without_constant(
     """Set ``out ← Σ_{k≥1} c_k V^k`` for a symmetric V by Paterson and Stockmeyer's scheme, with the fewest products.
 
     Args:
-        coefficients: ``c_0 … c_κ`` with κ ≥ 1; ``c_0`` is left to the caller, who never needs ``c_0 I`` added.
+        coefficients: ``c_0 … c_κ`` with κ ≥ 1; ``c_0`` is not used: callers handle ``c_0 I`` themselves.
         V: symmetric matrix or stack.
         product: the product to use.
-        workspace: where everything on the way comes from.
-        out: where the result goes.
-        square: ``V²`` where it is known already; its buffer is used up.
+        workspace: pool of buffers for intermediate results.
+        out: receives the result.
+        square: ``V²`` if already known; its buffer is returned to the workspace.
         consume: whether V may be overwritten, which saves a buffer.
     """
     c, kappa = coefficients, len(coefficients) - 1

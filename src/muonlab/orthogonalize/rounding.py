@@ -1,4 +1,4 @@
-"""How far rounding may carry an orthogonalized matrix from what exact arithmetic gives (docs/adr/0004 and 0009)."""
+"""How far rounding may move an orthogonalized matrix from the exact result (docs/adr/0004 and 0009)."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def gram_segments(
 ) -> tuple[Segment, ...]:
     """Group steps greedily into the longest segments whose error stays within a few units of the standard one.
 
-    A segment ends where its sensitivity to R exceeds both ``sensitivity`` times its slope and what makes an error of
-    ``error`` out of rounding, or where rounding could push an eigenvalue of R so far below zero that the steps drive it
+    A segment ends where its sensitivity to R exceeds both ``sensitivity`` times its slope and ``error/unit_roundoff``,
+    or where rounding could push an eigenvalue of R so far below zero that the steps drive it
     away (half precision: after two or three steps).
     """
     groups: list[list[Polynomial]] = []
@@ -100,7 +100,7 @@ def segment_flops(segments: tuple[Segment, ...], m: int, n: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def plan(
+def plan_segments(
     schedule: Schedule, m: int, n: int, dtype: torch.dtype, method: Method, accuracy: Accuracy = "full"
 ) -> tuple[Segment, ...]:
     """Choose the segments for m×n (m ≤ n) from shape, dtype and schedule alone, never from a timing."""

@@ -1,4 +1,4 @@
-"""Buffers that the matrices of a batch, and on a CPU later calls of the same thread, use again."""
+"""Buffers that are reused for the matrices of a batch and, on a CPU, by later calls of the same thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 KEPT_BYTES = 32 << 20
-"""Most that a thread keeps for its next call in one dtype; fresh memory costs a small matrix more than its products."""
+"""Most bytes that a thread keeps per dtype; for a small matrix, allocating costs more than its products."""
 
 
 class _Kept(threading.local):
@@ -24,12 +24,12 @@ class Workspace:
         self._free: dict[torch.Size, list[Tensor]] = {}
 
     def take(self, shape: torch.Size) -> Tensor:
-        """Return a buffer of this shape, with whatever was left in it."""
+        """Return a buffer of this shape, with arbitrary contents."""
         free = self._free.get(shape)
         return free.pop() if free else torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def give(self, *buffers: Tensor) -> None:
-        """Take buffers back for reuse; only row-major ones are kept, since products round by layout."""
+        """Return buffers for reuse; only row-major ones are kept, since products round differently by layout."""
         for buffer in buffers:
             kept = buffer if buffer.is_contiguous() else buffer.mT
             # is_contiguous() ignores the strides of dimensions of size 1, but products round by them
@@ -38,7 +38,7 @@ class Workspace:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffers that lie here."""
+        """Bytes of all free buffers."""
         return sum(len(free) * free[0].nbytes for free in self._free.values() if free)
 
 
@@ -46,7 +46,7 @@ _kept = _Kept()
 
 
 def keeps(M: Tensor) -> bool:
-    """Tell whether buffers outlive a call on M: not on devices (torch caches there), nor where it is traced."""
+    """Return whether buffers are kept after a call on M: only for plain CPU tensors, outside of tracing."""
     ordinary = type(M) is Tensor and M.device.type == "cpu"
     return ordinary and not torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
 
@@ -54,17 +54,17 @@ def keeps(M: Tensor) -> bool:
 def borrow(M: Tensor, dtype: torch.dtype) -> Workspace:
     """Return a workspace for one call on ``M``: the one this thread kept, or a new one.
 
-    It is out of the store meanwhile, so that a call inside the call, or one that fails half-way, leaves nothing there.
+    It is removed from the store until :func:`put_back`, so that a nested or failing call cannot corrupt it.
     """
     return (_kept.by_dtype.pop(dtype, None) if keeps(M) else None) or Workspace(dtype, M.device)
 
 
-def settle(workspace: Workspace, M: Tensor, dtype: torch.dtype) -> None:
+def put_back(workspace: Workspace, M: Tensor, dtype: torch.dtype) -> None:
     """Keep a workspace for this thread's next call unless it has grown large."""
     if workspace.nbytes <= KEPT_BYTES and keeps(M):
         _kept.by_dtype[dtype] = workspace
 
 
 def release() -> None:
-    """Free what this thread keeps."""
+    """Free the buffers that this thread keeps."""
     _kept.by_dtype.clear()

@@ -68,7 +68,7 @@ class Polynomial:
     r"""A step polynomial ``p(λ) = Σ_k a_k λᵏ`` with exact rational coefficients.
 
     Floats are taken at their binary value; give published decimals as strings to take them literally. Called with an
-    int or a :class:`~fractions.Fraction` it answers exactly, with a float or an array in float64, always in powers of
+    int or a :class:`~fractions.Fraction` it is exact, with a float or an array it computes in float64, in powers of
     ``u = 1 - λ``, where the coefficients of interest do not cancel on ``[0, 1]``.
 
     Args:
@@ -264,7 +264,7 @@ class Schedule:
 
     @classmethod
     def polar_express(cls, ell: float, kappa: int = 2, steps: int = 5, *, cushion: float | None = None) -> Schedule:
-        """Solve the minimax problem of each step on the interval that the steps before it leave (see there).
+        """Return the schedule of :func:`muonlab.polynomials.polar_express`: a minimax polynomial for each step.
 
         ``cushion=None`` is the published choice.
         """

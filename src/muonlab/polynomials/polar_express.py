@@ -1,4 +1,4 @@
-"""Polar Express: the best odd polynomial of each step for the interval that the steps before it leave.
+"""Polar Express: the best odd polynomial of each step on the interval that the previous steps map to.
 
 Amsel, Persson, Musco and Gower (2025) show that composing the minimax polynomial of each step is optimal among all
 compositions. Here it is solved by Remez exchange, for any lower end ``ell``, any degree and any number of steps.
@@ -75,8 +75,8 @@ def polar_express(ell: float, kappa: int = 2, steps: int = 5, *, cushion: float 
     """Build the schedule for singular values in ``[ell, 1]``.
 
     Each step solves the minimax problem on ``[max(ℓ, cushion·u), u]``, is rescaled so that its least value (at ``ℓ``)
-    and its largest lie symmetric about 1, and hands the interval between them on. The cushion keeps the early steps
-    from growing too steep; with ``ell=1e-3`` and the default the published table comes out.
+    and its largest lie symmetric about 1; the interval between them is the next step's. The cushion keeps the early
+    steps from growing too steep; ``ell=1e-3`` and the default give the published table.
 
     Args:
         ell: smallest singular value to serve, in (0, 1].

@@ -1,4 +1,4 @@
-"""Named polynomials with their sources; raw published numbers, the safety factor a field of its own."""
+"""Named polynomials with their sources; raw published numbers, with the safety factor as a separate field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muonlab.polynomials.taylor_polynomial import taylor
 
 @dataclass(frozen=True)
 class Preset:
-    """A registry entry: one polynomial per step (the last repeats), where it comes from, how it is used there.
+    """A registry entry: one polynomial per step (the last repeats), its source, and how its authors use it.
 
     Args:
         name: the registry's key.

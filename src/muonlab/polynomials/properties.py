@@ -14,18 +14,18 @@ _ZERO, _ONE = Fraction(0), Fraction(1)
 
 
 def is_positive(p: Polynomial) -> bool:
-    """Tell whether ``p > 0`` on [0, 1] (Kim & Oh 2026, Proposition 1)."""
+    """Return whether ``p > 0`` on [0, 1] (Kim & Oh 2026, Proposition 1)."""
     return range_on(p.exact, _ZERO, _ONE)[0] > 0
 
 
 def is_at_least_one(p: Polynomial) -> bool:
-    """Tell whether ``p ≥ 1`` on [0, 1] with equality at λ = 1 alone (Kim & Oh 2026, Proposition 1)."""
+    """Return whether ``p ≥ 1`` on [0, 1] with equality at λ = 1 alone (Kim & Oh 2026, Proposition 1)."""
     constant, *rest = p.exact_u
     return constant == 1 and range_on(rest, _ZERO, _ONE)[0] > 0  # (p - 1)/u > 0
 
 
 def tau_is_increasing(p: Polynomial) -> bool:
-    """Tell whether ``τ' > 0`` inside [0, 1], so that ``τ`` increases strictly (Kim & Oh 2026, Proposition 1)."""
+    """Return whether ``τ' > 0`` inside [0, 1], so that ``τ`` increases strictly (Kim & Oh 2026, Proposition 1)."""
     return range_on(_dtau_cofactor(p), _ZERO, _ONE)[0] > 0
 
 
@@ -39,7 +39,7 @@ def _without_zero_at_zero(a: Exact) -> Exact:
 
 
 def preserves_unit_ball(p: Polynomial) -> bool:
-    """Tell whether a step keeps ``‖X‖_op ≤ 1``: ``τ ≤ 1`` on [0, 1] to 2^-60 (Kim & Oh 2026, Proposition 1)."""
+    """Return whether a step keeps ``‖X‖_op ≤ 1``: ``τ ≤ 1`` on [0, 1] to 2^-60 (Kim & Oh 2026, Proposition 1)."""
     return range_on(p.exact_phi, _ZERO, _ONE)[0] >= -Fraction(1, 2**60)
 
 

@@ -60,17 +60,17 @@ def _maximum(b: list[Fraction], centre: int) -> Fraction:
     """Bound the maximum from above, within 2^-70 of its distance from ``centre`` (so tiny errors keep their digits)."""
     scale = math.lcm(*(x.denominator for x in b))
     pieces = [[x.numerator * (scale // x.denominator) for x in b]]
-    found, overshoot = max(pieces[0][0], pieces[0][-1]), False
+    attained, overshoot = max(pieces[0][0], pieces[0][-1]), False
     for _ in range(_DEEPEST):
-        slack = max(abs(found - centre * scale) >> _GAP_BITS, scale >> 2 * _GAP_BITS)
-        still_open = [piece for piece in pieces if max(piece) > found + slack]
-        overshoot |= any(found < max(piece) <= found + slack for piece in pieces)
+        slack = max(abs(attained - centre * scale) >> _GAP_BITS, scale >> 2 * _GAP_BITS)
+        still_open = [piece for piece in pieces if max(piece) > attained + slack]
+        overshoot |= any(attained < max(piece) <= attained + slack for piece in pieces)
         if not still_open:
-            return Fraction(found + slack * overshoot, scale)
+            return Fraction(attained + slack * overshoot, scale)
         pieces = [half for piece in still_open for half in _halves(piece)]
         scale <<= len(b) - 1
-        found = max(found << (len(b) - 1), *(max(piece[0], piece[-1]) for piece in pieces))
-    return Fraction(max(found + slack + 1, *(max(piece) for piece in pieces)), scale)
+        attained = max(attained << (len(b) - 1), *(max(piece[0], piece[-1]) for piece in pieces))
+    return Fraction(max(attained + slack + 1, *(max(piece) for piece in pieces)), scale)
 
 
 def range_on(coefficients: Sequence[Fraction], low: Fraction, high: Fraction) -> tuple[Fraction, Fraction]:

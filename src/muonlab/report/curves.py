@@ -1,4 +1,4 @@
-"""Curves of a study: mean ± one standard deviation over seeds, by epoch and by seconds of training."""
+"""Curves of a study, by epoch and by seconds of training: mean and standard deviation over seeds."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muonlab import _checks
-from muonlab.report.values import Spread
+from muonlab.report.values import MeanStd, ResultRow
 
 Array = NDArray[np.float64]
 Across = Literal["epoch", "seconds"]
-Rows = Sequence[Mapping[str, Any]]
-"""Rows of one run, as ``metrics.jsonl`` has them."""
+Rows = Sequence[ResultRow]
+"""The rows of one run, from its ``metrics.jsonl``."""
 GRID = 200
-"""Places of the common grid of seconds."""
-SAME = 1e-9
-"""Epochs that differ by less are one."""
+"""Points of the common grid of seconds."""
+SAME_EPOCH = 1e-9
+"""Epochs that differ by less are equal."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A number over training: its mean over runs at each place, and its spread.
+    """A metric over training.
 
     Args:
-        label: what was trained, in words.
-        x: epochs, or seconds of training, ascending.
-        mean: over the runs.
-        std: standard deviation over the runs (n - 1 below the line); None for a single run.
-        runs: how many there are.
+        label: name of the setting.
+        x: epochs or seconds of training, ascending; shape (n,).
+        mean: mean over the runs; shape (n,).
+        std: standard deviation over the runs with n - 1 degrees of freedom, shape (n,); None for a single run.
+        runs: number of runs.
     """
 
     label: str
@@ -42,34 +42,34 @@ class Curve:
     runs: int
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Return mean and standard deviation of a number over runs.
+def mean_std(values: Sequence[float]) -> MeanStd:
+    """Return mean and standard deviation of a number over runs (n - 1 degrees of freedom).
 
     Example:
-        >>> spread([1.0, 3.0])
-        Spread(mean=2.0, std=1.4142135623730951, runs=2)
+        >>> mean_std([1.0, 3.0])
+        MeanStd(mean=2.0, std=1.4142135623730951, runs=2)
     """
     if not values:
         raise ValueError("a mean must have a value, got none: leave out what has no runs")
     std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Spread(float(np.mean(values)), std, len(values))
+    return MeanStd(float(np.mean(values)), std, len(values))
 
 
 def trace(rows: Rows, metric: str, across: Across) -> tuple[Array, Array]:
-    """Return the places and values of one run, ascending; rows without a finite value are left out."""
+    """Return the x values and metric values of one run, ascending in x, without rows that lack a finite value."""
     pairs: list[tuple[Any, Any]] = [(row.get(across), row.get(metric)) for row in rows]
     sound = sorted({float(x): float(y) for x, y in pairs if _finite(x) and _finite(y)}.items())
     return np.array([x for x, _ in sound]), np.array([y for _, y in sound])
 
 
 def by_epoch(label: str, runs: Sequence[Rows], metric: str, *, smoothing: int = 1) -> Curve | None:
-    """Return a curve over epochs, at those where every run has a value; None if there are none.
+    """Return a curve over the epochs at which every run has a value; None if there are none.
 
     Args:
-        label: of the curve.
+        label: name of the curve.
         runs: rows of each run.
-        metric: a name in the rows, such as ``"test_loss"``.
-        smoothing: evaluations in a running mean of each run; 1 is none.
+        metric: a key of the rows, such as ``"test_loss"``.
+        smoothing: number of evaluations in the running mean of each run; 1 does not smooth.
     """
     traces = [trace(rows, metric, "epoch") for rows in runs]
     if not traces:
@@ -79,9 +79,9 @@ def by_epoch(label: str, runs: Sequence[Rows], metric: str, *, smoothing: int = 
 
 
 def by_time(label: str, runs: Sequence[Rows], metric: str, *, points: int = GRID, smoothing: int = 1) -> Curve | None:
-    """Return a curve over seconds of training, on a common grid where every run has data; None if there is none.
+    """Return a curve over seconds of training, on an even grid over the range that all runs cover; None if empty.
 
-    Between two evaluations a run is interpolated linearly; it is never extended beyond its own.
+    Runs are interpolated linearly between evaluations and never extrapolated.
     """
     traces = [trace(rows, metric, "seconds") for rows in runs]
     if not traces or any(not len(x) for x, _ in traces):
@@ -89,14 +89,14 @@ def by_time(label: str, runs: Sequence[Rows], metric: str, *, points: int = GRID
     first, last = max(x[0] for x, _ in traces), min(x[-1] for x, _ in traces)
     if first > last:
         return None
-    if len(traces) == 1:  # nothing to bring together: the evaluations themselves
+    if len(traces) == 1:  # no common grid is needed
         return _curve(label, traces[0][0], smoothed(traces[0][1], smoothing)[None])
     grid = np.linspace(first, last, _checks.integer("points", points, at_least=2)) if first < last else np.array([last])
     return _curve(label, grid, np.array([np.interp(grid, x, smoothed(y, smoothing)) for x, y in traces]))
 
 
 def smoothed(values: Array, width: int) -> Array:
-    """Return the running mean of the last ``width`` values, fewer at the start; 1 changes nothing.
+    """Return the running mean of the last ``width`` values, of fewer at the start.
 
     Example:
         >>> smoothed(np.array([1.0, 3.0, 5.0]), 2).tolist()
@@ -111,40 +111,44 @@ def smoothed(values: Array, width: int) -> Array:
     return means
 
 
-def at_seconds(runs: Sequence[Rows], metric: str, seconds: Sequence[float]) -> list[Spread | None]:
-    """Return a metric at moments of training, mean over runs; a run that has ended keeps its last value.
+def at_seconds(runs: Sequence[Rows], metric: str, seconds: Sequence[float]) -> list[MeanStd | None]:
+    """Return a metric at given seconds of training, mean over runs; a run that has ended keeps its last value.
 
-    Before the first evaluation of any run there is no value: None.
+    The value is None before the first evaluation of any of the runs.
     """
     traces = [trace(rows, metric, "seconds") for rows in runs]
     if not traces or any(not len(x) for x, _ in traces):
         return [None] * len(seconds)
     first = max(x[0] for x, _ in traces)
     return [
-        spread([float(np.interp(moment, x, y)) for x, y in traces]) if moment >= first else None for moment in seconds
+        mean_std([float(np.interp(moment, x, y)) for x, y in traces]) if moment >= first else None for moment in seconds
     ]
 
 
 def slowest(groups: Iterable[Sequence[Rows]]) -> float | None:
-    """Return the seconds of training of the slowest run; None if no run has any."""
+    """Return the seconds of training of the slowest run; None if no row has seconds."""
     seconds = [row["seconds"] for runs in groups for rows in runs for row in rows if _finite(row.get("seconds"))]
     return max(seconds, default=None)
 
 
 def at_fractions(
-    groups: Mapping[str, Sequence[Rows]], metric: str, fractions: Sequence[float], *, of: Iterable[str] | None = None
-) -> tuple[list[float], dict[str, list[Spread | None]]]:
-    """Return the moments that are such fractions of the slowest run, and a metric of each group at them.
+    groups: Mapping[str, Sequence[Rows]],
+    metric: str,
+    fractions: Sequence[float],
+    *,
+    slowest_of: Iterable[str] | None = None,
+) -> tuple[list[float], dict[str, list[MeanStd | None]]]:
+    """Return fractions of the slowest run's training time in seconds, and a metric of each group at these times.
 
     Args:
         groups: runs by label.
-        metric: a name in the rows.
-        fractions: of the whole, between 0 and 1.
-        of: labels among which the slowest run is looked for; None is all.
+        metric: a key of the rows.
+        fractions: numbers between 0 and 1.
+        slowest_of: labels of the runs among which the slowest one is chosen; None means all.
     """
     for fraction in fractions:
         _checks.real("fraction", fraction, low=0.0, high=1.0)
-    whole = slowest(groups[label] for label in (groups if of is None else of) if label in groups)
+    whole = slowest(groups[label] for label in (groups if slowest_of is None else slowest_of) if label in groups)
     if whole is None:
         return [], {label: [] for label in groups}
     moments = [fraction * whole for fraction in fractions]
@@ -152,9 +156,9 @@ def at_fractions(
 
 
 def time_to(rows: Rows, metric: str, target: float) -> float | None:
-    """Return the seconds of training after which a metric of a run is first at or below a target, or None if never.
+    """Return the seconds of training after which a metric of a run is first at or below a target; None if never.
 
-    Between two evaluations it is interpolated linearly.
+    The metric is interpolated linearly between evaluations.
 
     Example:
         >>> time_to([{"seconds": 0.0, "loss": 2.0}, {"seconds": 4.0, "loss": 1.0}], "loss", 1.5)
@@ -178,19 +182,14 @@ def _curve(label: str, x: Array, values: Array) -> Curve | None:
 
 
 def _places(ascending: Array, x: Array) -> NDArray[np.intp]:
-    """Return the index of the first place that is not below x, but for rounding."""
-    return np.searchsorted(ascending, x - SAME)
+    """Return the index of the first element that is not below x, up to rounding."""
+    return np.searchsorted(ascending, x - SAME_EPOCH)
 
 
 def _near(ascending: Array, x: float) -> bool:
     i = int(_places(ascending, np.asarray(x)))
-    return i < len(ascending) and bool(abs(ascending[i] - x) <= SAME)
+    return i < len(ascending) and bool(abs(ascending[i] - x) <= SAME_EPOCH)
 
 
 def _finite(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number that no float is
-        return False
+    return isinstance(value, (int, float)) and math.isfinite(value)

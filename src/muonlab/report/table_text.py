@@ -1,64 +1,31 @@
-"""Tables as Markdown and LaTeX: what is pasted into notes and papers."""
+"""Tables as Markdown and LaTeX, to paste into notes and papers."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from muonlab.report.values import Table
 
 _LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "|": r"\textbar{}",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "κ": r"$\kappa$",
-    "∇": r"$\nabla$",
-    "‖": r"$\|$",
-    "√": r"$\surd$",
-    "ω": r"$\omega$",
-    "δ": r"$\delta$",
-    "ε": r"$\varepsilon$",
-    "χ": r"$\chi$",
-    "ρ": r"$\rho$",
-    "η": r"$\eta$",
-    "β": r"$\beta$",
-    "λ": r"$\lambda$",
-    "σ": r"$\sigma$",
-    "τ": r"$\tau$",
-    "φ": r"$\varphi$",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "−": r"$-$",
-    "²": r"$^2$",
-    "–": "--",
-    "…": r"\dots{}",
-}
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "|": r"\textbar{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "–": "--", "…": r"\dots{}",
+    "κ": r"$\kappa$", "ω": r"$\omega$", "δ": r"$\delta$", "ε": r"$\varepsilon$", "χ": r"$\chi$", "ρ": r"$\rho$",
+    "η": r"$\eta$", "β": r"$\beta$", "λ": r"$\lambda$", "σ": r"$\sigma$", "τ": r"$\tau$", "φ": r"$\varphi$",
+    "∇": r"$\nabla$", "‖": r"$\|$", "√": r"$\surd$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "≤": r"$\leq$",
+    "≥": r"$\geq$", "−": r"$-$", "²": r"$^2$",
+}  # fmt: skip
 _MARKDOWN = "\\`*_[]<>|~$&"
-_BLOCK = re.compile(r"^(\d*)([#+=.)-])")
-"""What makes of a line of Markdown a heading, a rule or an entry of a list, when it is the first sign."""
 _LATIN = 0x24F
-"""The last letter that LaTeX prints without a package for another script."""
+"""The last code point that LaTeX prints without a package for another script."""
 
 
-def labelled(table: Table, labels: Sequence[str]) -> Table:
-    """Return a table whose caption says what its numbers are of: what is pasted elsewhere loses its page.
+def with_labels(table: Table, labels: Sequence[str]) -> Table:
+    """Return a table whose caption names the labels of the page, because it may be pasted elsewhere.
 
     Example:
-        >>> labelled(Table("t", "Losses", "Means.", ("",), ()), ["profile small", "subset"]).caption
+        >>> with_labels(Table("t", "Losses", "Means.", ("",), ()), ["profile small", "subset"]).caption
         'Means. Made with muonlab: profile small, subset.'
     """
     if not labels:
@@ -67,7 +34,7 @@ def labelled(table: Table, labels: Sequence[str]) -> Table:
 
 
 def to_markdown(table: Table) -> str:
-    r"""Return a table in GitHub's Markdown, its caption below.
+    r"""Return a table as GitHub Markdown, with the caption below.
 
     Example:
         >>> print(to_markdown(Table("t", "Losses", "Means.", ("", "loss"), (("a|b", 0.5),))))
@@ -84,12 +51,12 @@ def to_markdown(table: Table) -> str:
     rows = [f"| {' | '.join(cells)} |" for cells in lines]
     body = "\n".join([rows[0], f"|{'|'.join(rule)}|", *rows[1:]])
     title = markdown_text(table.title)
-    caption = _BLOCK.sub(r"\1\\\2", markdown_text(table.caption))
+    caption = markdown_text(table.caption)
     return "\n\n".join(part for part in (f"**{title}**" if title else "", body, caption) if part)
 
 
 def to_latex(table: Table) -> str:
-    r"""Return a table for LaTeX with the package ``booktabs``.
+    r"""Return a table as LaTeX; it needs the package ``booktabs``.
 
     Example:
         >>> print(to_latex(Table("losses", "Losses", "Means.", ("", "loss"), (("a_b", 0.5),))))
@@ -126,23 +93,23 @@ def to_latex(table: Table) -> str:
 
 
 def latex_text(text: str) -> str:
-    """Return text that LaTeX prints as it is; what it has no sign for is written by its number."""
+    """Escape text for LaTeX; a character that it cannot print becomes its code point, such as ``U+2192``."""
     return "".join(_latex_letter(letter) for letter in _line(text))
 
 
 def markdown_text(text: str) -> str:
-    """Return text that Markdown prints as it is, on one line."""
+    """Escape text for Markdown, on one line."""
     return "".join(f"\\{letter}" if letter in _MARKDOWN else letter for letter in _line(text))
 
 
 def _line(text: str) -> str:
-    """Return what of a text can be printed, with single blanks."""
+    """Remove control characters and replace white space by single spaces."""
     return " ".join("".join(letter for letter in text if letter.isprintable() or letter.isspace()).split())
 
 
 def _latex_row(cells: Iterable[str]) -> str:
     row = " & ".join(map(latex_text, cells)) + r" \\"
-    return f"{{}}{row}" if row[0] in "[*" else row  # else the rule or the row before takes it for its option
+    return f"{{}}{row}" if row[0] in "[*" else row  # else LaTeX reads it as an option of the row before
 
 
 def _latex_letter(letter: str) -> str:

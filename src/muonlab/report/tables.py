@@ -1,4 +1,4 @@
-"""Tables of a study: final losses, losses over time beside the paper's, speed, slopes, costs, bounds."""
+"""Tables of a study: final losses, losses over time next to the paper's, speed, slopes, costs, bounds, certificates."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from muonlab.lab import paper
 from muonlab.lab.runner.results import CellResult
 from muonlab.lab.runner.timing import UNITS, ClockName, on_clock
-from muonlab.report.claims.rules import SGD_M, SVD, moments
-from muonlab.report.curves import Rows, at_fractions, spread, trace
+from muonlab.report.claims.rules import SGD_M, SVD, time_fractions
+from muonlab.report.curves import Rows, at_fractions, mean_std, trace
 from muonlab.report.units import full_name, symbol
-from muonlab.report.values import Cell, Spread, Table
+from muonlab.report.values import MeanStd, ResultRow, Table, TableCell
 
-Places = Mapping[str, Sequence[CellResult]]
-"""Finished cells by label."""
+CellsByLabel = Mapping[str, Sequence[CellResult]]
+"""The runs of each setting by its label."""
 FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
-"""Of the run, for a study that the paper has no table of."""
+"""Columns of a study for which the paper has no table, as fractions of the run."""
 BOUNDS = {
     "paper": "paper",
     "sharp": "sharp",
@@ -29,89 +29,92 @@ BOUNDS = {
     "sgdm_sharp": "sharp, SGD-M",
     "sgdm_L_F": "sharp, SGD-M by L_F",
 }
-"""Bounds that are known before a run, as people name them; the others take numbers from it."""
+"""Printed names of the bounds that do not depend on numbers measured in the run."""
 _FINAL = (("train_loss", "training loss"), ("test_loss", "test loss"), ("test_accuracy", "test accuracy"))
 
 
-def final_losses(places: Places) -> Table:
-    """Return the numbers of the last evaluation, mean and standard deviation over runs."""
-    names = [(metric, words) for metric, words in _FINAL if any(_last(cells, metric) for cells in places.values())]
+def final_losses(places: CellsByLabel) -> Table:
+    """Return losses and accuracy of the last evaluation, mean and standard deviation over runs."""
+    names = [(metric, name) for metric, name in _FINAL if any(_last(cells, metric) for cells in places.values())]
     rows = []
     for label, cells in places.items():
-        numbers = [_spread(_last(cells, metric)) for metric, _ in names]
-        rows.append((label, len(cells), *numbers, _number(_last(cells, "epoch")), _whole(_last(cells, "step"))))
-    header = (_axes(places), "runs", *(words for _, words in names), "epochs", "updates")
-    caption = "Last evaluation of each run: mean ± one standard deviation over runs (n − 1), where there are several."
+        numbers = [_mean_std(_last(cells, metric)) for metric, _ in names]
+        rows.append((label, len(cells), *numbers, _mean(_last(cells, "epoch")), _whole_mean(_last(cells, "step"))))
+    header = (_axes(places), "runs", *(name for _, name in names), "epochs", "updates")
+    caption = "Last evaluation of each run; mean ± one standard deviation (n − 1) where there are several runs."
     return Table("final-losses", "Final losses", caption, header, tuple(rows))
 
 
-def losses_over_time(places: Places, study: str, clock: ClockName = "wall") -> Table | None:
-    """Return training losses at fractions of the run, the paper's beside ours (Kim & Oh 2026, Tables 2-7).
+def losses_over_time(places: CellsByLabel, study: str, clock: ClockName = "wall") -> Table | None:
+    """Return training losses at fractions of the run, next to the paper's (Kim & Oh 2026, Tables 2-7).
 
     Args:
-        places: the timed cells, with ``seconds`` of the clock.
-        study: its name.
-        clock: that they are timed by.
+        places: the timed cells; their ``seconds`` are from ``clock``.
+        study: name of the study.
+        clock: the clock of the study.
     """
     groups: dict[str, list[Rows]] = {label: [cell.metrics for cell in cells] for label, cells in places.items()}
     table = next((table for table in paper.TABLES if table.study == study), None)
-    fractions = FRACTIONS if table is None else moments(table)
-    steps = [label for label in groups if label != SVD] or None
-    seconds, found = at_fractions(groups, "train_loss", fractions, of=steps)
+    fractions = FRACTIONS if table is None else time_fractions(table)
+    others = [label for label in groups if label != SVD] or None
+    seconds, losses_by_label = at_fractions(groups, "train_loss", fractions, slowest_of=others)
     if not seconds:
         return None
-    rows: list[tuple[Cell, ...]] = []
-    for label, losses in found.items():
-        rows.append((label, *(["here"] if table else []), *losses))
+    rows: list[tuple[TableCell, ...]] = []
+    for label, losses in losses_by_label.items():
+        rows.append((label, *(["muonlab"] if table else []), *losses))
         if table is not None and label in table.losses:
             rows.append((label, "paper", *table.losses[label]))
     header = [
         _axes(places),
-        *(["whose"] if table else []),
+        *(["source"] if table else []),
         *(f"{part:.0%} ({_seconds(moment, clock)})" for part, moment in zip(fractions, seconds, strict=True)),
     ]
     return Table(
         "losses-over-time",
-        f"Training loss over {UNITS[clock]} of training" + (f", {table.item} of the paper beside it" if table else ""),
-        _about_time(table, _seconds(seconds[-1], clock), but=f" but that of {SVD}" if SVD in groups else ""),
+        f"Training loss over {UNITS[clock]} of training" + (f", with {table.item} of the paper" if table else ""),
+        _about_time(table, _seconds(seconds[-1], clock), f", {SVD} excluded" if SVD in groups else ""),
         tuple(header),
         tuple(rows),
     )
 
 
-def _about_time(table: paper.TimedLosses | None, slowest: str, but: str) -> str:
-    """Return what the columns are: which fractions, of what, and in which seconds there and here."""
-    words = [
-        f"Columns are fractions of the slowest run{but}, {slowest} of training here. A run that has "
-        f"ended keeps its last loss; between evaluations it is interpolated. Mean ± one standard deviation over runs."
+def _about_time(table: paper.TimedLosses | None, slowest: str, excluded: str) -> str:
+    """Return the caption: what the columns mean here and in the paper."""
+    sentences = [
+        f"Columns are fractions of the training time of the slowest run{excluded}: {slowest} here. Losses are "
+        f"interpolated between evaluations; a run that has ended keeps its last loss. Mean ± one standard deviation "
+        f"over runs."
     ]
     if table is not None:
-        there = ", ".join(f"{second:,}" for second in table.seconds)
-        words.append(f"The paper's columns are {there} wall seconds of {table.model} on {table.dataset}, on its GPUs.")
-        words += [f"Doubtful: {doubt.words}" for doubt in paper.DOUBTS if doubt.item == table.item]
-    return " ".join(words)
+        seconds = ", ".join(f"{second:,}" for second in table.seconds)
+        sentences.append(
+            f"In the paper the columns are {seconds} wall seconds of {table.model} on {table.dataset}, on its GPUs."
+        )
+        sentences += [f"Doubtful: {doubt.words}" for doubt in paper.DOUBTS if doubt.item == table.item]
+    return " ".join(sentences)
 
 
-def speed(places: Places, clock: ClockName = "wall") -> Table:
-    """Return the time of an update by both clocks; an orthogonalization by its difference from SGD-M.
+def speed(places: CellsByLabel, clock: ClockName = "wall") -> Table:
+    """Return the time of an update by both clocks, and the time of an orthogonalization as difference from SGD-M.
 
     Args:
-        places: cells whose times can be compared, as they were read: with ``seconds`` of the wall clock.
-        clock: that claims use.
+        places: cells whose times are comparable, with ``seconds`` of the wall clock.
+        clock: the clock that claims use.
     """
-    taken: dict[ClockName, dict[str, Spread | None]] = {
-        by: {label: _per_update(cells, by) for label, cells in places.items()} for by in UNITS
+    times: dict[ClockName, dict[str, MeanStd | None]] = {
+        name: {label: _per_update(cells, name) for label, cells in places.items()} for name in UNITS
     }
-    of_sgdm = taken[clock].get(SGD_M)
+    of_sgdm = times[clock].get(SGD_M)
     rows = []
     for label in places:
-        chosen = taken[clock][label]
-        both = (taken["wall"][label], taken["cpu"][label])
-        rows.append((label, _reciprocal(chosen.mean if chosen else None), *both, _beyond(chosen, of_sgdm)))
+        time = times[clock][label]
+        both = (times["wall"][label], times["cpu"][label])
+        rows.append((label, _reciprocal(time.mean if time else None), *both, _difference(time, of_sgdm)))
     unit = UNITS[clock]
-    caption = f"Times of training alone, mean over runs. Claims about time use {full_name(clock)}."
+    caption = f"Times of training without evaluation, mean over runs. Claims about time use {full_name(clock)}."
     if of_sgdm is not None:
-        caption += " Orthogonalization: of all matrices together, as the difference from an update of SGD-M."
+        caption += " Orthogonalization is that of all matrices, measured as the difference from an update of SGD-M."
     header = (
         _axes(places),
         f"updates per {unit.removesuffix('s')}",
@@ -123,55 +126,52 @@ def speed(places: Places, clock: ClockName = "wall") -> Table:
     return Table("speed", "Speed", caption, header[:columns], tuple(row[:columns] for row in rows), digits=3)
 
 
-def _per_update(cells: Sequence[CellResult], clock: ClockName) -> Spread | None:
-    """Return the time of an update by a clock, over the runs that it was measured in."""
-    times = [on_clock(cell, clock).seconds_per_update for cell in cells if _has(cell, clock)]
-    return _spread([one for one in times if one is not None])
+def _per_update(cells: Sequence[CellResult], clock: ClockName) -> MeanStd | None:
+    """Return the time of an update, over the runs in which this clock was recorded."""
+    recorded = [cell for cell in cells if clock == "wall" or cell.last.get("cpu_seconds") is not None]
+    times = [on_clock(cell, clock).seconds_per_update for cell in recorded]
+    return _mean_std([time for time in times if time is not None])
 
 
-def _has(cell: CellResult, clock: ClockName) -> bool:
-    return clock == "wall" or cell.last.get("cpu_seconds") is not None
-
-
-def slopes(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return log-log slopes over the rank, the paper's beside ours (Kim & Oh 2026, Table 8)."""
+def slopes(rows: Sequence[ResultRow]) -> Table:
+    """Return log-log slopes over the rank, next to the paper's (Kim & Oh 2026, Table 8)."""
     header = ("optimizer", "ω raw", "ω raw, paper", "ω of ‖∇f‖_*/√r", "ω of ‖∇f‖_*/√r, paper", "standard error of ω")
     names = ("optimizer", "raw", "paper_raw", "normalised", "paper_normalised", "standard_error")
     caption = (
-        "Exponents of the rank in the epoch mean of ‖∇f‖_*, by least squares on logarithms (Table 8). Every run is one "
-        "point. The standard error (n − 2 degrees of freedom) is that of both exponents."
+        "Exponents ω of the rank in the epoch mean of ‖∇f‖_*, fitted by least squares on logarithms (Table 8). Every "
+        "run is one point. Both exponents have the same standard error (n − 2 degrees of freedom)."
     )
     return Table("slopes", "Log–log slopes", caption, header, tuple(tuple(row[n] for n in names) for row in rows), 3)
 
 
-def costs(summaries: Mapping[str, Mapping[str, Any]], clock: ClockName = "wall") -> Table:
+def costs(summaries: Mapping[str, ResultRow], clock: ClockName = "wall") -> Table:
     """Return the time of every method by shape, and the ratio that Lemma 11 predicts.
 
     Args:
-        summaries: of the timed cells, by shape, with numbers of the clock.
-        clock: that they are timed by.
+        summaries: the summary of the timed cells by shape, with times of ``clock``.
+        clock: the clock of the study.
     """
     unit = symbol(clock)
     names = {
         "svd_seconds": f"SVD, {unit}",
-        "horner_seconds": f"steps as the paper counts them, {unit}",
-        "ours_seconds": f"steps here, {unit}",
+        "horner_seconds": f"steps in the paper's form, {unit}",
+        "ours_seconds": f"steps in muonlab, {unit}",
         "measured_ratio": "SVD over steps",
         "predicted_ratio": "predicted",
         "measured_over_predicted": "measured over predicted",
-        "ratio_to_ours": "SVD over steps here",
+        "ratio_to_ours": "SVD over steps in muonlab",
     }
     rows = tuple((label, *(summary.get(name) for name in names)) for label, summary in summaries.items())
     caption = (
-        f"Medians of interleaved repetitions on one Gaussian matrix of each shape; throughputs of other shapes. Times "
-        f"are {full_name(clock)}."
+        f"Medians of interleaved repetitions on one Gaussian matrix per shape, in {full_name(clock)}. The prediction "
+        f"uses throughputs measured on other shapes."
     )
     title = f"{UNITS[clock]} per orthogonalization (Lemma 11)"
     return Table("costs", title[0].upper() + title[1:], caption, ("shape", *names.values()), rows, 3)
 
 
 def bounds(cells: Sequence[CellResult]) -> Table:
-    """Return the mean of ``‖∇f‖_*`` of each method on each problem, and the tightest bound known beforehand."""
+    """Return the mean of ``‖∇f‖_*`` of each method on each problem, and its tightest bound known before the run."""
     names = {
         "measured": "mean of ‖∇f‖_*",
         "bound": "tightest bound",
@@ -180,20 +180,17 @@ def bounds(cells: Sequence[CellResult]) -> Table:
         "violated": "violated",
         "least_slack": "least relative slack",
     }
-    found = [{**cell.summary, "bound": BOUNDS.get(cell.summary.get("bound", ""))} for cell in cells]
+    summaries = [{**cell.summary, "bound": BOUNDS.get(cell.summary.get("bound", ""))} for cell in cells]
     rows = tuple(
-        (*_problem(cell), *(summary.get(name) for name in names)) for cell, summary in zip(cells, found, strict=True)
+        (cell.points.get("problem", cell.label), cell.points.get("method", ""), *(summary.get(name) for name in names))
+        for cell, summary in zip(cells, summaries, strict=True)
     )
-    caption = "Real optimizers on problems of known L, D and σ, with the theorem's step size and momentum."
+    caption = "Optimizers on problems with known L, D and σ, with the step size and momentum of the theorem."
     return Table("bounds", "Bounds and measured averages", caption, ("problem", "method", *names.values()), rows, 3)
 
 
-def _problem(cell: CellResult) -> tuple[str, str]:
-    return cell.points.get("problem", cell.label), cell.points.get("method", "")
-
-
-def certificates(places: Places) -> Table | None:
-    """Return what the last recorded step says of each layer, mean over runs."""
+def certificates(places: CellsByLabel) -> Table | None:
+    """Return the certificate of each layer at the last recorded step, mean over runs."""
     names = {
         "lambda_0": "1 − δ_0",
         "chi": "χ_q",
@@ -201,81 +198,78 @@ def certificates(places: Places) -> Table | None:
         "alignment_floor": "floor",
         "gradient_nuclear": "‖gradient‖_*",
     }
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[TableCell, ...]] = []
     for label, cells in places.items():
-        layers: dict[str, list[Mapping[str, Any]]] = {}
+        layers: dict[str, list[ResultRow]] = {}
         for cell in cells:
             for row in _last_step(cell):
                 layers.setdefault(str(row.get("name", "")), []).append(row)
-        for layer, found in layers.items():
-            sides = found[0].get("shape")
-            shape = "×".join(map(str, sides)) if isinstance(sides, list) else ""
-            rows_of = [{**row, "lambda_0": _complement(row.get("delta_0"))} for row in found]
-            numbers = [_number([row.get(name) for row in rows_of]) for name in names]
-            factor = _number([_reciprocal(row.get("alignment")) for row in found])
+        for layer, certified in layers.items():
+            shape = "×".join(map(str, certified[0].get("shape", ())))
+            extended = [
+                {**row, "lambda_0": 1 - row["delta_0"] if row.get("delta_0") is not None else None} for row in certified
+            ]
+            numbers = [_mean([row.get(name) for row in extended]) for name in names]
+            factor = _mean([_reciprocal(row.get("alignment")) for row in certified])
             rows.append((label, layer, shape, *numbers[:3], factor, *numbers[3:]))
     if not rows:
         return None
     header = [_axes(places), "layer", "shape", *names.values()]
     header.insert(6, "1/a")
     caption = (
-        "The last recorded step, mean over runs. χ_q is the paper's factor by the smallest singular value, 1/a that of "
-        "the alignment theorem for the same update; the floor is what the rank alone guarantees of a."
+        "Last recorded step, mean over runs. χ_q is the paper's factor, given by the smallest singular value; 1/a is "
+        "the factor of the alignment theorem for the same update; the floor is the value of a that the rank guarantees."
     )
     return Table("certificates", "Certificates by layer", caption, tuple(header), tuple(rows))
 
 
-def _complement(delta: float | None) -> float | None:
-    return None if delta is None else 1 - delta
-
-
-def _last_step(cell: CellResult) -> list[Mapping[str, Any]]:
-    rows = [row for row in cell.certificates() if row["event"] == "matrix" and isinstance(row.get("step"), int)]
+def _last_step(cell: CellResult) -> list[ResultRow]:
+    rows = [row for row in cell.certificates() if row["event"] == "matrix"]
     last = max((row["step"] for row in rows), default=None)
     return [row for row in rows if row["step"] == last]
 
 
 def _last(cells: Sequence[CellResult], metric: str) -> list[float]:
-    """Return a metric at the last evaluation of each run; empty if one has none."""
+    """Return a metric at the last evaluation of each run; empty if a run lacks it."""
     values = [trace([cell.last], metric, "seconds")[1] for cell in cells]
     return [float(value[0]) for value in values] if all(map(len, values)) else []
 
 
-def _spread(values: Sequence[float]) -> Spread | None:
-    return spread(values) if values else None
+def _mean_std(values: Sequence[float]) -> MeanStd | None:
+    return mean_std(values) if values else None
 
 
-def _axes(places: Places) -> str:
-    """Return what the labels are of: the axes of the study, in words."""
+def _axes(places: CellsByLabel) -> str:
+    """Return the header of the labels: the axes of the study."""
     points = next((cells[0].points for cells in places.values() if cells), {})
     return ", ".join(points) or "run"
 
 
-def _number(values: Sequence[Any]) -> float | None:
-    """Return the mean, or None where a value is missing."""
+def _mean(values: Sequence[Any]) -> float | None:
+    """Return the mean, or None if a value is missing."""
     sound = [float(value) for value in values if isinstance(value, (int, float))]
     return statistics.fmean(sound) if sound and len(sound) == len(values) else None
 
 
-def _whole(values: Sequence[float]) -> Cell:
-    mean = _number(values)
+def _whole_mean(values: Sequence[float]) -> TableCell:
+    mean = _mean(values)
     return None if mean is None else int(mean) if mean.is_integer() else mean
 
 
-def _beyond(taken: Spread | None, plain: Spread | None) -> Spread | None:
-    """Return what an update takes beyond a plain one, where it takes more."""
-    if taken is None or plain is None or taken.mean <= plain.mean:
+def _difference(time: MeanStd | None, of_sgdm: MeanStd | None) -> MeanStd | None:
+    """Return how much longer an update takes than one of SGD-M; None if it is not longer."""
+    if time is None or of_sgdm is None or time.mean <= of_sgdm.mean:
         return None
-    known = [one.std for one in (taken, plain) if one.std is not None]
-    return Spread(taken.mean - plain.mean, math.hypot(*known) if len(known) == 2 else None, taken.runs)
+    std = None if time.std is None or of_sgdm.std is None else math.hypot(time.std, of_sgdm.std)
+    return MeanStd(time.mean - of_sgdm.mean, std, time.runs)
 
 
 def _reciprocal(value: float | None) -> float | None:
-    return 1 / value if value and abs(value) > 1e-300 else None
+    return 1 / value if value else None
 
 
 def _seconds(value: float, clock: ClockName) -> str:
-    """Return seconds in three digits.
+    """Return seconds with three significant digits and their unit.
 
     Example:
         >>> _seconds(0.6454, "wall"), _seconds(3612.0, "cpu")

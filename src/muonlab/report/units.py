@@ -1,4 +1,4 @@
-"""What the seconds of each clock are called in tables, figures and claims."""
+"""Names of the units of time in tables, figures and claims."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from muonlab.lab.runner.timing import UNITS, ClockName
 
 
 def symbol(clock: ClockName | None) -> str:
-    """Return the symbol of a second.
+    """Return the symbol of a clock's second.
 
     Example:
         >>> symbol("wall"), symbol("cpu")
@@ -16,7 +16,7 @@ def symbol(clock: ClockName | None) -> str:
 
 
 def full_name(clock: ClockName) -> str:
-    """Return the unit with its clock.
+    """Return the unit of a clock, with the name of the clock.
 
     Example:
         >>> full_name("wall"), full_name("cpu")

@@ -1,59 +1,63 @@
-"""What a page is made of: figures with the numbers behind them, tables, findings, and what could not be read."""
+"""The values that a page is made of: figures with their numbers, tables, findings, and read problems."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, get_args
 
-Verdict = Literal["held", "not held", "not tested at this scale"]
+ClaimVerdict = Literal["held", "not held", "not tested at this scale"]
+VERDICTS: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
+ResultRow = Mapping[str, Any]
+"""A row of ``metrics.jsonl`` or ``certificates.jsonl``, or the summary of a cell."""
 Scale = Literal["linear", "log"]
 
 
 @dataclass(frozen=True)
-class Spread:
-    """A mean over runs, and one standard deviation; None for a single run."""
+class MeanStd:
+    """Mean and standard deviation over runs; the deviation of a single run is None."""
 
     mean: float
     std: float | None
     runs: int
 
 
-Cell = str | int | float | Spread | None
-"""An entry of a table; None is a dash."""
+TableCell = str | int | float | MeanStd | None
+"""A table cell; None is printed as a dash."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A curve as numbers: what a reader sees when the pointer is on it.
+    """The numbers of a curve, which the page shows under the pointer.
 
     Args:
-        label: as in the legend.
-        x: places, ascending.
-        y: values, one for each.
-        spread: one standard deviation at each, or None where there is one run only.
-        colour: as drawn.
+        label: name in the legend.
+        x: positions, ascending.
+        y: one value for each position.
+        std: standard deviation at each position; None for a single run.
+        colour: as ``#rrggbb``.
     """
 
     label: str
     x: tuple[float, ...] = field(repr=False)
     y: tuple[float, ...] = field(repr=False)
-    spread: tuple[float, ...] | None = field(default=None, repr=False)
+    std: tuple[float, ...] | None = field(default=None, repr=False)
     colour: str = ""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes in a figure: where it lies in the drawing, what its scales are, and its curves.
+    """One set of axes in a figure: its position in the drawing, its scales and its curves.
 
     Args:
-        x_name: of the horizontal axis, with its unit.
-        y_name: of the vertical one.
+        x_name: label of the horizontal axis, with its unit.
+        y_name: label of the vertical axis.
         box: left, top, right and bottom in units of the drawing's viewBox.
-        x_range: values at its left and right.
-        y_range: values at its bottom and top.
-        x_scale: of the horizontal axis.
-        y_scale: of the vertical one.
+        x_range: values at the left and right end.
+        y_range: values at the bottom and top end.
+        x_scale: scale of the horizontal axis.
+        y_scale: scale of the vertical axis.
         series: the curves.
     """
 
@@ -69,14 +73,14 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing that can stand in a page, with its words and numbers.
+    """A drawing for a page, with its texts and numbers.
 
     Args:
-        name: a word of letters, digits and hyphens: file name and anchor.
-        title: a line above it.
-        alt: what it shows, in words, for those who cannot see it.
-        caption: how to read it, in a sentence or two.
-        svg: the drawing: no scripts, no style attributes, no links, ids that begin with ``name``.
+        name: file name and anchor; letters, digits and hyphens.
+        title: heading.
+        alt: text alternative: what the figure shows.
+        caption: how to read it, in one or two sentences.
+        svg: the drawing, without scripts, style attributes and links; all ids begin with ``name``.
         panels: the numbers.
     """
 
@@ -90,14 +94,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headers; the first column names the row.
+    """A table; the first column names the row.
 
     Args:
-        name: a word of letters, digits and hyphens: file name and anchor.
-        title: a line above it.
+        name: file name and anchor; letters, digits and hyphens.
+        title: heading.
         caption: what the numbers are.
-        header: one name for each column.
-        rows: of as many cells. Text, numbers, means with their spread, or None.
+        header: names of the columns.
+        rows: one cell for each column: text, number, mean with deviation, or None.
         digits: significant digits of floats.
     """
 
@@ -105,7 +109,7 @@ class Table:
     title: str
     caption: str
     header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     digits: int = 4
 
     def __post_init__(self) -> None:
@@ -118,29 +122,29 @@ class Table:
 
     @property
     def numeric(self) -> tuple[bool, ...]:
-        """For each column, whether it has numbers (and dashes) only."""
+        """Whether each column has only numbers and dashes."""
         return tuple(
             all(not isinstance(row[j], str) for row in self.rows) and any(row[j] is not None for row in self.rows)
             for j in range(len(self.header))
         )
 
-    def text(self, cell: Cell) -> str:
-        """Return a cell as it is printed.
+    def text(self, cell: TableCell) -> str:
+        """Return the printed text of a cell.
 
         Example:
             >>> table = Table("t", "", "", ("x",), ())
-            >>> table.text(0.123456), table.text(Spread(0.5, 0.0123, 3)), table.text(None)
+            >>> table.text(0.123456), table.text(MeanStd(0.5, 0.0123, 3)), table.text(None)
             ('0.1235', '0.500 ± 0.012', '–')
         """
         if cell is None:
             return "–"
-        if isinstance(cell, Spread):
-            return self.text(cell.mean) if not cell.std else _with_spread(cell.mean, cell.std)
+        if isinstance(cell, MeanStd):
+            return self.text(cell.mean) if not cell.std else _with_deviation(cell.mean, cell.std)
         return f"{cell:.{self.digits}g}" if isinstance(cell, float) else str(cell)
 
 
-def _with_spread(mean: float, std: float) -> str:
-    """Return a mean to the second digit of its spread."""
+def _with_deviation(mean: float, std: float) -> str:
+    """Return mean ± deviation, both to the second significant digit of the deviation."""
     decimals = 1 - math.floor(math.log10(std))
     if not 0 <= decimals <= 8 or abs(mean) >= 1e8:
         return f"{mean:.4g} ± {std:.2g}"
@@ -149,18 +153,18 @@ def _with_spread(mean: float, std: float) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim as decided by its rule.
+    """The verdict on a claim of the paper.
 
     Args:
-        claim: name of the entry in the ledger.
-        source: where the paper says so.
-        statement: what it says.
-        study: that tests it.
-        rule: what decides, tolerance included.
-        ours: our number, in words.
-        paper: the paper's, in words; empty where it prints none.
+        claim: its name in the ledger.
+        source: where the paper makes it.
+        statement: the claim as a sentence.
+        study: the study that tests it, with profile, data labels and number of runs.
+        rule: the rule that decides it, with its tolerance.
+        ours: our result as text.
+        paper: the paper's result as text; empty if it prints none.
         verdict: ``"held"``, ``"not held"`` or ``"not tested at this scale"``.
-        why: what decided, or why it was not tested.
+        why: details of the decision, or why the claim was not tested.
     """
 
     claim: str
@@ -170,13 +174,13 @@ class Finding:
     rule: str
     ours: str
     paper: str
-    verdict: Verdict
+    verdict: ClaimVerdict
     why: str
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Something in a directory that could not be used, and why."""
+class ReadProblem:
+    """A file or cell that could not be read, and why."""
 
     where: str
     what: str
@@ -184,18 +188,18 @@ class Problem:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: figures and tables that belong together."""
+    """A part of a page: an introduction, figures and tables."""
 
     name: str
     title: str
-    words: str
+    intro: str
     figures: tuple[Figure, ...] = ()
     tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A line of the page's head or of its environment: a name, and what it is; ``code`` for what is typed."""
+    """A name and its value in the summary or the environment of a page; ``code`` marks a command to copy."""
 
     name: str
     value: str
@@ -204,31 +208,31 @@ class Fact:
 
 @dataclass(frozen=True)
 class Link:
-    """A file of the run directory, by its path from the page."""
+    """A file of the run directory: its path relative to the page, and what it contains."""
 
     path: str
-    words: str
+    content: str
 
 
 @dataclass(frozen=True)
 class Page:
-    """All that the page of a study says.
+    """The page of a study.
 
     Args:
-        title: of the study.
+        title: title of the study.
         study: its name.
-        profile: what was run of it.
+        profile: the profile that was run.
         status: ``"done"``, ``"open"`` or ``"failed"``.
-        labels: short warnings that stand beside the title and every number: profile, subset, stand-in.
-        warnings: sentences a reader must know before the numbers: what is smaller, incomplete, not comparable.
+        labels: short warnings shown next to the title and every number: profile, subset, stand-in.
+        warnings: sentences to read before the numbers: what is smaller, incomplete or not comparable.
         facts: command, data, seeds, cells.
         environment: machine and versions.
-        findings: the claims of this study.
+        findings: verdicts on the claims of this study.
         sections: figures and tables.
-        links: to the files of the run.
-        problems: what could not be used.
-        cells: how many there are.
-        done: of them.
+        links: files of the run.
+        problems: what could not be read.
+        cells: number of cells.
+        done: number of finished cells.
     """
 
     title: str
@@ -242,14 +246,14 @@ class Page:
     findings: tuple[Finding, ...]
     sections: tuple[Section, ...]
     links: tuple[Link, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[ReadProblem, ...]
     cells: int = 0
     done: int = 0
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A study in the index: its page by path from the index, and the page's head."""
+class IndexEntry:
+    """A study in the index: the path of its page relative to the index, and the page."""
 
     path: str
     page: Page
@@ -257,9 +261,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Index:
-    """All that the page over several studies says; findings are those of the whole ledger."""
+    """The index of several studies, with the verdicts on all claims of the ledger."""
 
     title: str
-    entries: tuple[Entry, ...]
+    entries: tuple[IndexEntry, ...]
     findings: tuple[Finding, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[ReadProblem, ...]

@@ -15,9 +15,9 @@ import numpy as np
 
 from muonlab import _checks
 from muonlab.polynomials.base import Array
-from muonlab.theory.bound import Bound, Problem, checked_beta, checked_eta
+from muonlab.theory.bound import Bound, ProblemConstants, checked_beta, checked_eta
 
-Start = Literal["plain", "corrected"]
+MomentumStart = Literal["plain", "corrected"]
 _CHUNK = 1 << 20
 _MOST_TERMS = 1 << 28
 
@@ -30,7 +30,7 @@ class MomentumFactors(NamedTuple):
     noise_square: float
 
 
-def momentum_factors(beta: float, T: int, start: Start = "plain") -> MomentumFactors:
+def momentum_factors(beta: float, T: int, start: MomentumStart = "plain") -> MomentumFactors:
     """Return ``a_T`` and ``b_T`` of the alignment theorem.
 
     ``"plain"`` bounds them by their limits ``β/(1-β)`` and ``√((1-β)/(1+β))``; ``"corrected"`` averages
@@ -66,7 +66,7 @@ def momentum_factors(beta: float, T: int, start: Start = "plain") -> MomentumFac
     )
 
 
-def theorem_beta(problem: Problem) -> float:
+def theorem_beta(problem: ProblemConstants) -> float:
     """Return ``β = 1 - min{√(LDB)/(σ√(rT)), 1}``, and 0 without noise (Kim & Oh 2026, Theorem 1)."""
     if problem.sigma == 0.0:
         return 0.0
@@ -75,7 +75,7 @@ def theorem_beta(problem: Problem) -> float:
 
 
 def alignment_terms(
-    problem: Problem, *, rho: float, s: float, eta: float, beta: float, start: Start
+    problem: ProblemConstants, *, rho: float, s: float, eta: float, beta: float, start: MomentumStart
 ) -> dict[str, float]:
     """Return the named terms of the alignment theorem for ``ρ_t ≥ rho > 0`` and ``s_t ≤ s`` fixed beforehand.
 
@@ -95,7 +95,7 @@ def alignment_terms(
     return terms
 
 
-def best_eta(problem: Problem, *, rho: float, s: float, beta: float, start: Start) -> float:
+def best_eta(problem: ProblemConstants, *, rho: float, s: float, beta: float, start: MomentumStart) -> float:
     """Return the η that balances ``D/(Tη)`` against the terms linear in η."""
     curvature = s * s / 2 + (rho + s) * s * momentum_factors(beta, problem.T, start).drift
     return math.sqrt(problem.D / (problem.T * problem.L * curvature))
@@ -113,7 +113,7 @@ def alignment_bound(
     op_norm: float = 1.0,
     eta: float | None = None,
     beta: float | None = None,
-    start: Start = "plain",
+    start: MomentumStart = "plain",
 ) -> Bound:
     r"""Bound the average gradient norm of any method of known alignment (generalises Kim & Oh 2026, Theorem 1).
 
@@ -144,7 +144,7 @@ def alignment_bound(
         >>> round(b.total, 4), b.dominant
         (0.2828, 'descent')
     """
-    problem = Problem(L, D, sigma, r, B, T)
+    problem = ProblemConstants(L, D, sigma, r, B, T)
     a = _checks.real("alignment", alignment, low=-1.0, high=1.0)
     s = _checks.positive("op_norm", op_norm)
     _checks.one_of("start", start, ("plain", "corrected"))
@@ -267,7 +267,7 @@ def run_bound(
     if np.any(np.abs(rhos) > gains * (1 + 1e-4)):
         raise ValueError("|rho| is at most gain by Hölder's inequality, got a larger one: check what was measured")
     D = _checks.real("D", D)
-    problem = Problem(L, max(D, 0.0), sigma, r, B, len(rhos))
+    problem = ProblemConstants(L, max(D, 0.0), sigma, r, B, len(rhos))
     beta = checked_beta(beta)
     failure = _checks.real("failure", failure, low=0.0, high=1.0, low_open=True)
     if np.ndim(eta) and np.shape(eta) != rhos.shape:

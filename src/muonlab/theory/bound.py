@@ -23,8 +23,8 @@ class Bound:
         eta: step size that the bound holds for.
         beta: momentum that the bound holds for.
         status: ``"applies"`` or ``"not_applicable"``.
-        reason: why.
-        combine: how the terms make the total.
+        reason: why the bound applies or does not.
+        combine: how the terms add up to the total.
     """
 
     total: float
@@ -54,8 +54,8 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """The constants that every theorem speaks of, checked once (Kim & Oh 2026, Assumptions 1 and 2, Definition 5)."""
+class ProblemConstants:
+    """The constants of all theorems, checked once (Kim & Oh 2026, Assumptions 1 and 2, Definition 5)."""
 
     L: float
     D: float

@@ -154,11 +154,11 @@ def _verified_minimum(steps: Steps, mu: float, r: int, power: int, s_max: float)
     tiny = mu / (r * (2 * s_max + mu))  # below it the penalty alone exceeds s_max, and the minimum does not
     edges = np.geomspace(tiny, 1.0, 4097)
     a, b = edges[:-1], edges[1:]
-    found, bound = math.inf, math.inf
+    attained, bound = math.inf, math.inf
     while a.size:
         lower = steps.range(a, b)[0] + penalty(b)
-        found = min(found, float(np.min(steps.range(b, b)[1] + penalty(b))))
-        done = (lower >= found - _TIGHTNESS * abs(found)) | (a.size > _MOST_CELLS)
+        attained = min(attained, float(np.min(steps.range(b, b)[1] + penalty(b))))
+        done = (lower >= attained - _TIGHTNESS * abs(attained)) | (a.size > _MOST_CELLS)
         bound = min(bound, float(np.min(lower[done], initial=math.inf)))
         a, b = a[~done], b[~done]
         middle = (a + b) / 2

@@ -10,11 +10,11 @@ from typing import Literal
 
 from muonlab import _checks
 from muonlab.theory.alignment import alignment_terms
-from muonlab.theory.bound import Bound, Problem
+from muonlab.theory.bound import Bound, ProblemConstants
 from muonlab.theory.rates import CONSTANTS, Constants, paper_muon_terms, paper_theta, sgdm_bound
 
-Method = Literal["muon", "svd", "sgdm"]
-_METHODS: tuple[Method, ...] = ("muon", "svd", "sgdm")
+RateMethod = Literal["muon", "svd", "sgdm"]
+_METHODS: tuple[RateMethod, ...] = ("muon", "svd", "sgdm")
 _LARGEST_T = 2**100
 
 
@@ -40,7 +40,7 @@ class Iterations:
 
 def iterations_for(
     target: float,
-    method: Method = "muon",
+    method: RateMethod = "muon",
     *,
     L: float,
     D: float,
@@ -78,10 +78,10 @@ def iterations_for(
     chi = _checks.real("chi", chi, low=1.0)
     if method != "muon" and chi != 1.0:
         raise ValueError(f"chi belongs to method 'muon', got chi = {chi:g} with {method!r}: leave chi out")
-    problem = Problem(L, D, sigma, r, B, 1)
+    problem = ProblemConstants(L, D, sigma, r, B, 1)
 
     def at(T: int) -> Bound:
-        return _best_bound(Problem(L, D, sigma, r, B, T), method, chi, constants)
+        return _best_bound(ProblemConstants(L, D, sigma, r, B, T), method, chi, constants)
 
     low, high = 0, 1
     while (bound := at(high)).total > target:
@@ -98,7 +98,7 @@ def iterations_for(
     return Iterations(high, bound, MappingProxyType(_order(problem, method, chi, target)))
 
 
-def _order(problem: Problem, method: Method, chi: float, target: float) -> dict[str, float]:
+def _order(problem: ProblemConstants, method: RateMethod, chi: float, target: float) -> dict[str, float]:
     """Return the terms inside the maximum of the paper's iteration complexity."""
     L, D, variance, r = problem.L, problem.D, problem.sigma**2 / problem.B, problem.r
     if method == "sgdm":
@@ -110,14 +110,14 @@ def _order(problem: Problem, method: Method, chi: float, target: float) -> dict[
     }
 
 
-def _best_bound(problem: Problem, method: Method, chi: float, constants: Constants) -> Bound:
+def _best_bound(problem: ProblemConstants, method: RateMethod, chi: float, constants: Constants) -> Bound:
     """Minimise the explicit bound over β, at the best η of each."""
     if method == "sgdm":
         return _minimise(lambda keep: _sgdm_at(problem, 1 - keep, constants), problem)
     return _minimise(lambda keep: _muon_at(problem, 1 - keep, 1 / chi, constants), problem)
 
 
-def _muon_at(problem: Problem, beta: float, rho: float, constants: Constants) -> Bound:
+def _muon_at(problem: ProblemConstants, beta: float, rho: float, constants: Constants) -> Bound:
     """Bound Muon at this β and the η that balances the terms falling and rising in η."""
 
     def at(eta: float) -> dict[str, float]:
@@ -131,7 +131,7 @@ def _muon_at(problem: Problem, beta: float, rho: float, constants: Constants) ->
     return Bound.of(at(best), f"{constants} constants at the best eta for this beta", eta=best, beta=beta)
 
 
-def _sgdm_at(problem: Problem, beta: float, constants: Constants) -> Bound:
+def _sgdm_at(problem: ProblemConstants, beta: float, constants: Constants) -> Bound:
     """Bound SGD-M at this β and its best η."""
 
     def at(eta: float) -> Bound:
@@ -152,7 +152,7 @@ def _sgdm_at(problem: Problem, beta: float, constants: Constants) -> Bound:
     )
 
 
-def _minimise(bound_at: Callable[[float], Bound], problem: Problem) -> Bound:
+def _minimise(bound_at: Callable[[float], Bound], problem: ProblemConstants) -> Bound:
     """Scan ``1 - β`` over powers of two down to rounding, then refine the best bracket."""
     if problem.sigma == 0.0:
         return bound_at(1.0)

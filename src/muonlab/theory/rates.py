@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from muonlab import _checks
 from muonlab.theory.alignment import alignment_terms, theorem_beta
-from muonlab.theory.bound import Bound, Problem, checked_beta, checked_eta
+from muonlab.theory.bound import Bound, ProblemConstants, checked_beta, checked_eta
 
 Constants = Literal["paper", "sharp"]
 CONSTANTS: tuple[Constants, ...] = ("paper", "sharp")
@@ -22,16 +22,16 @@ class Tuned(NamedTuple):
 
 def tuned_muon(*, L: float, D: float, sigma: float, r: int, B: int, T: int) -> Tuned:
     """Return ``η = √((1-β)D/(TL))`` and ``β = 1 - min{√(LDB)/(σ√(rT)), 1}`` (Kim & Oh 2026, Theorem 1)."""
-    problem = Problem(L, D, sigma, r, B, T)
+    problem = ProblemConstants(L, D, sigma, r, B, T)
     beta = theorem_beta(problem)
     return Tuned(_muon_eta(problem, beta), beta)
 
 
-def _muon_eta(problem: Problem, beta: float) -> float:
+def _muon_eta(problem: ProblemConstants, beta: float) -> float:
     return math.sqrt((1 - beta) * problem.D / (problem.T * problem.L))
 
 
-def paper_muon_terms(problem: Problem, *, rho: float, eta: float, beta: float) -> dict[str, float]:
+def paper_muon_terms(problem: ProblemConstants, *, rho: float, eta: float, beta: float) -> dict[str, float]:
     """Return the terms of Theorem 1's last line before tuning, with ρ = 1 - ε; it holds for every η and β."""
     L, D, T, r = problem.L, problem.D, problem.T, problem.r
     chi, gain = 1 / rho, 2 - rho
@@ -80,7 +80,7 @@ def muon_bound(
         >>> round(b.total, 6), b.eta, b.beta
         (0.15, 0.1, 0.0)
     """
-    problem = Problem(L, D, sigma, r, B, T)
+    problem = ProblemConstants(L, D, sigma, r, B, T)
     epsilon = _checks.non_negative("epsilon", epsilon)
     _checks.one_of("constants", constants, CONSTANTS)
     used_beta = theorem_beta(problem) if beta is None else checked_beta(beta)
@@ -111,7 +111,7 @@ def tuned_sgdm(
     ``"paper"``: ``η = min{(1-β)/L, (1-β)²/(4L)}``, ``1-β = min{√(LDB)/(σ√T), 1}``. ``"sharp"``: ``η = (1-β)²/L`` with
     ``1-β = min{2√(LDB)/(σ√T), 1}``, for which the bound is at most ``√(6rLD/T) + 2(r²σ²LD/(BT))^{1/4}``.
     """
-    problem = Problem(_frobenius(L, L_F, r), D, sigma, r, B, T)
+    problem = ProblemConstants(_frobenius(L, L_F, r), D, sigma, r, B, T)
     _checks.one_of("constants", constants, CONSTANTS)
     beta = _sgdm_beta(problem, constants)
     return Tuned(_sgdm_eta(problem, beta, constants), beta)
@@ -126,24 +126,24 @@ def _frobenius(L: float, L_F: float | None, r: int) -> float:
     return L_F
 
 
-def _sgdm_beta(problem: Problem, constants: Constants) -> float:
+def _sgdm_beta(problem: ProblemConstants, constants: Constants) -> float:
     if problem.sigma == 0.0:
         return 0.0
     ratio = math.sqrt(problem.L * problem.D * problem.B) / (problem.sigma * math.sqrt(problem.T))
     return min(max(0.0, 1 - (2 * ratio if constants == "sharp" else ratio)), math.nextafter(1.0, 0.0))
 
 
-def _sgdm_eta(problem: Problem, beta: float, constants: Constants) -> float:
+def _sgdm_eta(problem: ProblemConstants, beta: float, constants: Constants) -> float:
     return (1 - beta) ** 2 / ((1 if constants == "sharp" else 4) * problem.L)
 
 
-def paper_theta(problem: Problem, *, eta: float, beta: float) -> float:
+def paper_theta(problem: ProblemConstants, *, eta: float, beta: float) -> float:
     """Return ``θ = 4L²η̃²K/(1-β)²`` with ``K = β² + (1-β)²``, ``η̃ = η/(1-β)``; Theorem 3 needs θ < 1/4."""
     K = beta**2 + (1 - beta) ** 2
     return 4 * (problem.L * eta / (1 - beta)) ** 2 * K / (1 - beta) ** 2
 
 
-def sharp_condition(problem: Problem, *, eta: float, beta: float) -> float:
+def sharp_condition(problem: ProblemConstants, *, eta: float, beta: float) -> float:
     """Return ``(βLη̃/(1-β))² + Lη̃``, which the sharp bound needs to be at most 1."""
     y = problem.L * eta / (1 - beta)
     return (beta * y / (1 - beta)) ** 2 + y
@@ -185,7 +185,7 @@ def sgdm_bound(
         >>> round(b.total, 6), b.eta
         (0.1, 1.0)
     """
-    problem = Problem(_frobenius(L, L_F, r), D, sigma, r, B, T)
+    problem = ProblemConstants(_frobenius(L, L_F, r), D, sigma, r, B, T)
     _checks.one_of("constants", constants, CONSTANTS)
     used_beta = _sgdm_beta(problem, constants) if beta is None else checked_beta(beta)
     used_eta = _sgdm_eta(problem, used_beta, constants) if eta is None else checked_eta(eta)
@@ -196,7 +196,7 @@ def sgdm_bound(
     return Bound.of(terms, reason, eta=used_eta, beta=used_beta, rss=True)
 
 
-def _paper_sgdm(problem: Problem, eta: float, beta: float) -> tuple[dict[str, float] | None, str]:
+def _paper_sgdm(problem: ProblemConstants, eta: float, beta: float) -> tuple[dict[str, float] | None, str]:
     """Return the squared terms of the paper's line before tuning, or None with the reason."""
     L, D, T = problem.L, problem.D, problem.T
     theta = paper_theta(problem, eta=eta, beta=beta)
@@ -212,7 +212,7 @@ def _paper_sgdm(problem: Problem, eta: float, beta: float) -> tuple[dict[str, fl
     return squares, f"Theorem 3, line before tuning, theta = {theta:g}"
 
 
-def _sharp_sgdm(problem: Problem, eta: float, beta: float) -> tuple[dict[str, float] | None, str]:
+def _sharp_sgdm(problem: ProblemConstants, eta: float, beta: float) -> tuple[dict[str, float] | None, str]:
     """Return the squared terms of the sharp bound, or None with the reason."""
     L, D, T = problem.L, problem.D, problem.T
     condition = sharp_condition(problem, eta=eta, beta=beta)

@@ -20,7 +20,7 @@ class State(NamedTuple):
 
     @classmethod
     def of_delta(cls, delta: float) -> State:
-        """Complete a residual."""
+        """Return the state of a residual, with λ and s computed from it."""
         return cls(delta, 1 - delta, math.sqrt(1 - delta))
 
 
@@ -42,7 +42,7 @@ def _start(delta_0: float | None, lambda_0: float | None, sigma_min: float | Non
 
 
 def _step(p: Polynomial, at: State) -> State:
-    """Apply δ ← φ(δ), λ ← τ(λ), s ← s·p(s²); where δ is small it has the digits, where it is not the others have."""
+    """Apply δ ← φ(δ), λ ← τ(λ), s ← s·p(s²); a small δ keeps its digits in φ, a large one in τ and s."""
     delta = p.phi(at.delta)
     if delta < 0.5:
         return State.of_delta(delta)
@@ -140,7 +140,7 @@ def chi(
 
 
 class ScheduleError(NamedTuple):
-    """What a schedule guarantees on an interval: ``|F_q - 1| ≤ epsilon`` and ``|F_q| ≤ s_max`` there."""
+    """Guarantees of a schedule on an interval: ``|F_q - 1| ≤ epsilon`` and ``|F_q| ≤ s_max``."""
 
     epsilon: float
     s_max: float

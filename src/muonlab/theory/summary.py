@@ -1,4 +1,4 @@
-"""Rows for people: the three methods side by side, and every registered polynomial with what it guarantees."""
+"""Tables: the three methods side by side, and every registered polynomial with its guarantees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muonlab.polynomials import PRESETS, Schedule, analyse, taylor
 from muonlab.theory.alignment import alignment_bound
 from muonlab.theory.bound import Bound
 from muonlab.theory.floor import alignment_floor
-from muonlab.theory.iterations import Method, iterations_for
+from muonlab.theory.iterations import RateMethod, iterations_for
 from muonlab.theory.rates import CONSTANTS, Constants, muon_bound, sgdm_bound
 from muonlab.theory.residual import polar_error, schedule_error
 
@@ -61,7 +61,7 @@ def rates(
         _row(f"Muon (kappa={kappa}, q={q})", muon(alignment), f"alignment {alignment:.4g}, {basis}"),
     ]
     if target is not None:
-        methods: tuple[tuple[Method, float], ...] = (("sgdm", 1.0), ("svd", 1.0), ("muon", alignment))
+        methods: tuple[tuple[RateMethod, float], ...] = (("sgdm", 1.0), ("svd", 1.0), ("muon", alignment))
         for row, (method, a) in zip(rows, methods, strict=True):
             if row["status"] != "applies" and method == "muon":
                 row["iterations"] = None

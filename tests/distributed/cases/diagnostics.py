@@ -116,4 +116,4 @@ def messages_with_fewer_digits_are_not_covered(world: World) -> None:
     training = distributed(world, everywhere(WATCHED, 0), COVERED, comm_dtype=torch.bfloat16)
     with Recorder(training.optimizer, every=1) as recorder:
         training.step(2)
-        assert "fewer digits" in recorder.certificate(L=1.0, D=1.0).reason
+        assert "lower precision" in recorder.certificate(L=1.0, D=1.0).reason

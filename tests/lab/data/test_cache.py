@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -22,19 +21,14 @@ def fill(part):
     return {"revision": "abc"}
 
 
-def test_arrays_come_back_mapped_with_their_facts(tmp_path):
-    stored, arrays = cache.fetch_arrays(tmp_path, "a-1", fill)
+def test_arrays_are_mapped_copy_on_write_with_their_facts(tmp_path):
+    cached, arrays = cache.get_or_decode_arrays(tmp_path, "a-1", fill)
     assert arrays["numbers"].tolist() == list(range(10))
     assert isinstance(arrays["numbers"], np.memmap)
-    assert stored.facts == {"revision": "abc"}
-    assert stored.count("numbers") == 10
+    assert (cached.facts, cached.count("numbers")) == ({"revision": "abc"}, 10)
     assert sorted(path.name for path in (tmp_path / "a-1").iterdir()) == ["meta.json", "numbers.npy"]
-
-
-def test_what_is_written_to_a_mapped_array_stays_in_memory(tmp_path):
-    _, arrays = cache.fetch_arrays(tmp_path, "a-1", fill)
     arrays["numbers"][:] = 0
-    assert cache.fetch_arrays(tmp_path, "a-1", fill)[1]["numbers"].tolist() == list(range(10))
+    assert cache.get_or_decode_arrays(tmp_path, "a-1", fill)[1]["numbers"].tolist() == list(range(10))
 
 
 def test_the_second_time_nothing_is_decoded(tmp_path, monkeypatch):
@@ -49,15 +43,10 @@ def test_the_second_time_nothing_is_decoded(tmp_path, monkeypatch):
     assert first.origin == second.origin == found.origin
 
 
-def test_identifying_what_is_cached_is_fast_and_opens_no_array(tmp_path, monkeypatch):
+def test_identifying_what_is_cached_opens_no_array(tmp_path, monkeypatch):
     found = identify("digits", cache=tmp_path)
     monkeypatch.setattr(np, "load", None)
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        assert identify("digits", cache=tmp_path) == found
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.05
+    assert identify("digits", cache=tmp_path) == found
 
 
 def test_a_changed_folder_is_decoded_anew_and_a_copied_one_has_the_same_hash(tmp_path):
@@ -68,18 +57,6 @@ def test_a_changed_folder_is_decoded_anew_and_a_copied_one_has_the_same_hash(tmp
     assert a == b != c
     image_folder(tmp_path / "a", "mnist", each=3)
     assert identify("mnist", root=tmp_path / "a", cache=tmp_path / "cache").hash == c
-
-
-def test_the_environment_names_the_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("MUONLAB_CACHE", str(tmp_path / "mine"))
-    identify("digits")
-    assert len(kept(tmp_path / "mine")) == 1
-
-
-def test_without_a_home_the_way_out_is_named(monkeypatch):
-    monkeypatch.setattr(cache, "cache_directory", lambda: None)
-    with pytest.raises(ValueError, match="set MUONLAB_CACHE"):
-        identify("digits")
 
 
 def _flip(path):
@@ -112,26 +89,25 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_cache_is_decoded_again(damage, tmp_path):
+def test_a_damaged_cache_is_decoded_again(tmp_path):
     image_folder(tmp_path, "mnist")
     first = load("mnist", root=tmp_path, cache=tmp_path / "cache")
     pixels = first.train.pixels.clone()
-    file, spoil = DAMAGE[damage]
     directory = tmp_path / "cache" / "data" / kept(tmp_path / "cache")[0]
-    spoil(directory / file)
-    again = load("mnist", root=tmp_path, cache=tmp_path / "cache")
-    assert again.hash == first.hash
-    assert torch.equal(again.train.pixels, pixels)
-    assert kept(tmp_path / "cache") == [directory.name]
+    for damage, (file, spoil) in DAMAGE.items():
+        spoil(directory / file)
+        again = load("mnist", root=tmp_path, cache=tmp_path / "cache")
+        assert again.hash == first.hash, damage
+        assert torch.equal(again.train.pixels, pixels), damage
+        assert kept(tmp_path / "cache") == [directory.name], damage
 
 
 def test_damage_that_comes_back_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        cache, "_facts", lambda array: {"dtype": array.dtype.str, "shape": [10], "sha256": os.urandom(4).hex()}
+        cache, "_describe", lambda array: {"dtype": array.dtype.str, "shape": [10], "sha256": os.urandom(4).hex()}
     )
     with pytest.raises(OSError, match="damaged each time it is written: set MUONLAB_CACHE to another disk"):
-        cache.fetch_arrays(tmp_path, "a-1", fill)
+        cache.get_or_decode_arrays(tmp_path, "a-1", fill)
 
 
 def test_an_error_or_an_interrupt_leaves_nothing(tmp_path):
@@ -156,31 +132,18 @@ def fill(part):
     print("began", flush=True)
     time.sleep(60)
     return {}
-cache.fetch(Path(sys.argv[1]), sys.argv[2], fill)
+cache.get_or_decode(Path(sys.argv[1]), sys.argv[2], fill)
 """
 
 
-def test_what_a_killed_process_left_is_neither_taken_nor_kept(tmp_path):
-    with (
-        subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path, "a-1"], stdout=subprocess.PIPE) as one,
-        subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path, "b-2"], stdout=subprocess.PIPE) as other,
-    ):
-        for process in (one, other):
-            assert process.stdout.readline() == b"began\n"
-        for process in (one, other):
-            process.send_signal(signal.SIGKILL)
-    assert len(list(tmp_path.glob("*.part"))) == 2
-    assert cache.read(tmp_path / "a-1") is None
-    assert cache.fetch(tmp_path, "a-1", fill).count("numbers") == 10
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["a-1"]
-
-
-def test_the_part_of_a_process_at_work_is_left_alone(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path, "b-2"], stdout=subprocess.PIPE) as process:
+def test_what_a_killed_process_left_is_neither_used_nor_kept(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path, "a-1"], stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"began\n"
-        cache.fetch(tmp_path, "a-1", fill)
-        assert len(list(tmp_path.glob("b-2.*.part"))) == 1
-        process.kill()
+        process.send_signal(signal.SIGKILL)
+    assert len(list(tmp_path.glob("a-1.*.part"))) == 1
+    assert cache.read(tmp_path / "a-1") is None
+    assert cache.get_or_decode(tmp_path, "a-1", fill).count("numbers") == 10
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["a-1"]
 
 
 def test_of_two_that_want_the_same_one_decodes_and_the_other_waits(tmp_path):
@@ -191,13 +154,15 @@ def test_of_two_that_want_the_same_one_decodes_and_the_other_waits(tmp_path):
         time.sleep(0.2)
         return fill(part)
 
-    threads = [threading.Thread(target=lambda: found.append(cache.fetch(tmp_path, "a-1", slow))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: found.append(cache.get_or_decode(tmp_path, "a-1", slow))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(calls) == 1
-    assert len({stored.hash for stored in found}) == 1
+    assert len({cached.hash for cached in found}) == 1
     assert len(found) == 4
 
 
@@ -215,7 +180,9 @@ def test_without_locks_the_first_to_finish_wins_and_both_are_served(tmp_path, mo
         barrier.wait()
         return fill(part)
 
-    threads = [threading.Thread(target=lambda: found.append(cache.fetch(tmp_path, "a-1", together))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: found.append(cache.get_or_decode(tmp_path, "a-1", together))) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -224,17 +191,16 @@ def test_without_locks_the_first_to_finish_wins_and_both_are_served(tmp_path, mo
     assert [path.name for path in tmp_path.iterdir()] == ["a-1"]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_names_the_cache_and_the_way_out(tmp_path, number):
+def test_a_full_disk_names_the_cache_and_the_way_out(tmp_path):
     def full(part):
         np.save(part / "numbers.npy", np.arange(10))
         try:
-            raise OSError(number, os.strerror(number))
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
         except OSError as error:
             raise RuntimeError("while generating") from error  # as a library wraps it
 
     with pytest.raises(OSError, match=rf"the cache {tmp_path} cannot be written \(.*set MUONLAB_CACHE") as error:
-        cache.fetch(tmp_path, "a-1", full)
+        cache.get_or_decode(tmp_path, "a-1", full)
     assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
@@ -247,40 +213,13 @@ def test_a_disk_that_fills_up_while_images_are_written_is_an_error_in_one_line(t
         "from pathlib import Path\n"
         "def fill(part):\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "    with cache.array_writer(part / 'x.npy', 'u1', (100, 10_000)) as put:\n"
-        "        for _ in range(100): put(np.zeros((1, 10_000), np.uint8))\n"
+        "    with cache.array_writer(part / 'x.npy', 'u1', (100, 10_000)) as write:\n"
+        "        for _ in range(100): write(np.zeros((1, 10_000), np.uint8))\n"
         "    return {}\n"
-        "try: cache.fetch(Path(sys.argv[1]), 'a-1', fill)\n"
+        "try: cache.get_or_decode(Path(sys.argv[1]), 'a-1', fill)\n"
         "except OSError as error: print(error)\n"
     )
     ran = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
-    assert "cannot be written (File too large): make room there, or set MUONLAB_CACHE" in ran.stdout
+    assert "cannot be written (File too large): free some space, or set MUONLAB_CACHE" in ran.stdout
     assert ran.stdout.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
-
-
-def test_a_cache_that_is_a_file_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"the cache .*file/data cannot be written \(Not a directory\)"):
-        identify("digits", cache=tmp_path / "file")
-
-
-def test_metadata_hold_counts_and_hashes_and_no_path(tmp_path):
-    image_folder(tmp_path / "in", "mnist")
-    found = identify("mnist", root=tmp_path / "in", cache=tmp_path / "cache")
-    text = (tmp_path / "cache" / "data" / kept(tmp_path / "cache")[0] / "meta.json").read_text()
-    assert str(tmp_path) not in text + repr(found)
-    meta = json.loads(text)
-    assert meta["hash"] == found.hash
-    assert meta["arrays"]["train_images"]["shape"] == [20, 1, 28, 28]
-    assert set(meta["arrays"]["train_images"]) == {"dtype", "shape", "sha256", "bytes"}
-
-
-def test_a_disk_that_says_so_only_when_synchronised_is_heard(tmp_path, monkeypatch):
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"cannot be written \(No space left on device\)"):
-        cache.fetch(tmp_path, "a-1", fill)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []

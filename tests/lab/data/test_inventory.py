@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from muonlab.lab.data import datasets, inventory, prepare, status
+from muonlab.lab.data import datasets, prepare, status
+from muonlab.lab.data.loading import DataLocation
 from tests.lab.data.folders import image_folder, kept, text_folder
 
 KEYS = {"name", "title", "source", "where", "label", "train", "test", "cached", "hash", "problem"}
@@ -22,8 +23,8 @@ def root(tmp_path):
     return tmp_path / "in"
 
 
-def test_status_says_what_is_at_hand_without_decoding(root, tmp_path, monkeypatch):
-    monkeypatch.setattr(inventory.Place, "fill", None)
+def test_status_says_where_data_are_without_decoding(root, tmp_path, monkeypatch):
+    monkeypatch.setattr(DataLocation, "decode", None)
     rows = rows_of(status(root=root, cache=tmp_path / "cache"))
     assert list(rows) == list(datasets())
     mnist, cifar10, fineweb, digits = (rows[name] for name in ("mnist", "cifar10", "fineweb", "digits"))
@@ -36,28 +37,12 @@ def test_status_says_what_is_at_hand_without_decoding(root, tmp_path, monkeypatc
     assert kept(tmp_path / "cache") == []
 
 
-def test_status_without_a_folder_names_the_hub(tmp_path):
-    row = rows_of(status(cache=tmp_path))["mnist"]
-    assert (row["source"], row["where"], row["label"], row["train"]) == ("hub", "ylecun/mnist", "complete", None)
-    assert (row["cached"], row["problem"]) == (False, None)
-
-
 def test_prepare_decodes_and_reports_what_fails(root, tmp_path):
     rows = rows_of(prepare(root=root, cache=tmp_path / "cache"))
     assert {name for name, row in rows.items() if row["cached"]} == {"digits", "mnist", "cifar10", "fineweb"}
     assert all((row["hash"] is not None) == row["cached"] == (row["problem"] is None) for row in rows.values())
     assert rows == rows_of(status(root=root, cache=tmp_path / "cache"))
     assert rows["fineweb"]["train"] > rows["fineweb"]["test"] > 0
-
-
-def test_prepare_takes_one_name_or_several_and_tells_its_progress(root, tmp_path):
-    seen = []
-    answer = prepare("mnist", root, tmp_path / "cache", progress=lambda *told: seen.append(told))
-    assert list(rows_of(answer)) == ["mnist"]
-    assert seen[-1] == (30, 30, "mnist: images")
-    assert list(rows_of(prepare(["cifar10", "digits"], root, tmp_path / "cache"))) == ["cifar10", "digits"]
-    with pytest.raises(ValueError, match="unknown dataset 'nothing'"):
-        prepare(["mnist", "nothing"], root, tmp_path / "cache")
 
 
 def test_damage_is_a_problem_of_its_row_alone(root, tmp_path):

@@ -1,4 +1,4 @@
-"""What every registered model must do; a newcomer is picked up by itself."""
+"""What every registered model must do; new models are included automatically."""
 
 from __future__ import annotations
 
@@ -37,54 +37,55 @@ def test_every_large_model_has_a_narrow_one():
     assert families == {name.split("-")[0].rstrip("0123456789") for name in NARROW}
 
 
-def test_the_counted_parameters_are_the_declared_ones():
+def test_the_counted_parameters_are_the_declared_ones_and_defaults_change_nothing():
     counted = {row["name"]: row["parameters"] for row in describe()["models"]}
     assert counted == {name: model.parameters for name, model in models().items()}
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_the_logits_have_the_declared_classes(name):
     with torch.device("meta"):
-        batch, labels = examples(name, 2)
-        logits = build(name)(batch)
-    assert logits.shape == (*labels.shape, models()[name].classes)
+        for name, model in models().items():
+            network = build(name, **model.options)
+            assert sum(math.prod(p.shape) for p in network.parameters()) == model.parameters, name
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_shape_and_classes_can_be_chosen(name):
-    model = models()[name]
-    shape = model.shape if "cifarnet" in name else tuple(max(size // 2, 1) for size in model.shape)
+def test_shape_and_classes_can_be_chosen_and_muon_gets_the_hidden_matrices_only():
+    outside = ("head.", "fc.", "token_embedding.", "position_embedding.", "whiten.")
     with torch.device("meta"):
-        batch = torch.zeros(2, *shape, dtype=torch.long if len(shape) == 1 else torch.float32)
-        logits = build(name, shape=list(shape), classes=7)(batch)
-    assert logits.shape[-1] == 7
+        for name, model in models().items():
+            network = build(name)
+            batch, labels = examples(name, 2)
+            if model.parameters < 1e9:
+                assert network(batch).shape == (*labels.shape, model.classes), name
+                shape = model.shape if "cifarnet" in name else tuple(max(size // 2, 1) for size in model.shape)
+                batch = torch.zeros(2, *shape, dtype=torch.long if len(shape) == 1 else torch.float32)
+                assert build(name, shape=list(shape), classes=7)(batch).shape[-1] == 7, name
+            for row in split(network).table:
+                hidden = len(row.shape) > 1 and not row.name.startswith(outside)
+                assert (row.goes_to == "Muon") == hidden, (name, row.name)
+            # no two names share a tensor: safetensors refuses shared memory
+            assert len(list(network.named_parameters(remove_duplicate=False))) == len(list(network.parameters())), name
 
 
-@pytest.mark.parametrize("name", NARROW)
-def test_a_seed_decides_the_weights(name):
-    def weights(seed):
-        torch.manual_seed(seed)
-        return build(name).state_dict()
-
-    first, again, other = weights(0), weights(0), weights(1)
-    assert all(torch.equal(first[key], again[key]) for key in first)
-    assert any(not torch.equal(first[key], other[key]) for key in first)
-
-
-@pytest.mark.parametrize("name", NARROW)
-def test_every_trainable_parameter_gets_a_gradient(name):
-    torch.manual_seed(0)
-    network = build(name)
-    loss(network, *examples(name, 4)).backward()
-    for key, parameter in network.named_parameters():
-        if parameter.requires_grad:
-            assert parameter.grad.isfinite().all(), key
-            assert parameter.grad.any(), key
-        else:
-            assert parameter.grad is None, key
+def test_a_seed_decides_the_weights_and_every_trainable_parameter_gets_a_gradient():
+    for name in NARROW:
+        networks = []
+        for seed in (0, 0, 1):
+            torch.manual_seed(seed)
+            networks.append(build(name))
+        first, again, other = (network.state_dict() for network in networks)
+        assert all(torch.equal(first[key], again[key]) for key in first), name
+        assert any(not torch.equal(first[key], other[key]) for key in first), name
+        loss(networks[0], *examples(name, 4)).backward()
+        for key, parameter in networks[0].named_parameters():
+            if parameter.requires_grad:
+                assert parameter.grad.isfinite().all(), (name, key)
+                assert parameter.grad.any(), (name, key)
+            else:
+                assert parameter.grad is None, (name, key)
 
 
-@pytest.mark.parametrize("name", NARROW)
+SMALLEST = ["mlp-small", "cifarnet-smoke", "resnet18-smoke", "wrn-10-1", "gpt-smoke"]
+
+
+@pytest.mark.parametrize("name", SMALLEST)
 def test_muon_on_the_matrices_and_sgd_on_the_rest_fit_one_batch(name):
     torch.manual_seed(0)
     network = build(name)
@@ -101,33 +102,9 @@ def test_muon_on_the_matrices_and_sgd_on_the_rest_fit_one_batch(name):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_muon_gets_the_hidden_matrices_and_nothing_else(name):
-    with torch.device("meta"):
-        network = build(name)
-    for row in split(network).table:
-        outside = row.name.startswith(("head.", "fc.", "token_embedding.", "position_embedding.", "whiten."))
-        assert (row.goes_to == "Muon") == (len(row.shape) > 1 and not outside), row.name
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_no_two_names_share_a_tensor(name):
-    """So that the state can be stored in a format that refuses shared memory."""
-    with torch.device("meta"):
-        network = build(name)
-    assert len(list(network.named_parameters(remove_duplicate=False))) == len(list(network.parameters()))
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_an_option_that_a_model_does_not_know_is_refused_in_one_line(name):
-    with pytest.raises(TypeError) as caught:
-        build(name, colour="red")
-    accepted = ", ".join(models()[name].options)
-    assert str(caught.value) == f"model {name!r} takes the options {accepted}, got 'colour': use one of these"
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_an_option_at_its_default_changes_nothing(name):
-    with torch.device("meta"):
-        network = build(name, **models()[name].options)
-    assert sum(math.prod(p.shape) for p in network.parameters()) == models()[name].parameters
+def test_an_unknown_option_is_refused_in_one_line():
+    for name, model in models().items():
+        with pytest.raises(TypeError) as caught:
+            build(name, colour="red")
+        accepted = ", ".join(model.options)
+        assert str(caught.value) == f"model {name!r} takes the options {accepted}, got 'colour': use one of these"

@@ -18,10 +18,6 @@ def test_the_mlp_is_relu_between_affine_maps():
     assert [layer.weight.shape for layer in network.hidden] == [(512, 784), (256, 512)]
 
 
-def test_the_narrow_mlp_takes_the_digits():
-    assert build("mlp-small", shape=(1, 8, 8))(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
-
-
 @pytest.mark.parametrize("widths", [(7,), [9, 8, 7]])
 def test_widths_are_the_outputs_of_the_hidden_layers(widths):
     assert [layer.out_features for layer in build("mlp", widths=widths).hidden] == list(widths)

@@ -40,17 +40,6 @@ def test_whitening_whitens_up_to_its_eps_and_a_wrong_eps_does_not(images):
     assert whitened_moment_error(images, whitening_filters(images, eps=10 * EPS), EPS) > 1e-2
 
 
-def test_whitened_patches_have_the_identity_as_covariance_where_they_vary(images):
-    Y = patches(images) @ whitening_filters(images)[8:12].double().numpy().reshape(4, 12).T
-    assert np.allclose(Y.T @ Y / len(Y), np.eye(4), atol=0.02)
-    assert np.abs(Y.mean(axis=0)).max() < 0.1
-
-
-def test_the_second_half_is_the_negative_of_the_first(images):
-    filters = whitening_filters(images)
-    assert torch.equal(filters[12:], -filters[:12])
-
-
 def test_signs_do_not_depend_on_what_the_eigensolver_chose(images, monkeypatch):
     filters = whitening_filters(images)
     solve = torch.linalg.eigh
@@ -74,27 +63,9 @@ def test_signs_hold_against_rounding_and_threads(images):
         torch.set_num_threads(threads)
 
 
-def test_patterns_of_plus_and_minus_get_a_clear_sign():
-    """The eigenvectors of natural 2×2 patches are close to these, where a largest entry or a sum decides nothing."""
-    spatial = torch.tensor([[1.0, 1, 1, 1], [1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]], dtype=torch.float64)
-    colour = torch.tensor([[1.0, 1, 1], [1, 0, -1], [1, -2, 1]], dtype=torch.float64)
-    weights = 0.5 ** torch.arange(12, dtype=torch.float64)
-    for a in colour:
-        for b in spatial:
-            pattern = torch.outer(a, b).flatten()
-            assert abs(weights @ pattern) > 0.3
-
-
-@pytest.mark.parametrize(
-    "bad", [torch.zeros(3, 32, 32), torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.zeros(0, 3, 8, 8)]
-)
-def test_what_is_no_batch_of_images_is_refused(bad):
-    with pytest.raises(
-        ValueError, match=r"^images must be floats of shape \(n, c, h, w\), .*: pass normalised training im"
-    ):
-        whitening_filters(bad)
-
-
-def test_images_with_nan_are_refused():
+def test_what_is_no_batch_of_images_is_refused():
+    for bad in (torch.zeros(3, 32, 32), torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.zeros(0, 3, 8, 8)):
+        with pytest.raises(ValueError, match=r"^images must be floats of shape \(n, c, h, w\), .*: pass"):
+            whitening_filters(bad)
     with pytest.raises(ValueError, match=r"^images must be finite, got nan or inf among them"):
         whitening_filters(torch.full((2, 3, 8, 8), float("nan")))

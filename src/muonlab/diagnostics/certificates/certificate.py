@@ -1,4 +1,4 @@
-"""What the convergence proof says about one matrix: its residuals, its alignment, and which statement holds for it."""
+"""``Certificate``: what the convergence proof says about one matrix, with residuals, alignment and verdicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Status = Literal["holds", "violated", "not_applicable"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one statement says about the matrix, and why."""
+    """Whether one statement holds for the matrix, and the reason."""
 
     statement: str
     status: Status
@@ -23,14 +23,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What the proof says about one matrix and the direction that is made of it.
+    """What the proof says about one matrix and the direction that is computed from it.
 
     δ, ε and χ are those of exact arithmetic on the measured singular values; descent, gain and alignment are measured
-    on the direction itself; ``rounding`` is how far the two are apart. With an ``outcome`` from elsewhere all are
-    measured on it.
+    on the direction itself; ``rounding`` is the distance of the two. With an ``outcome`` of other code all are measured
+    on it.
 
     Attributes:
-        name: of the parameter, or empty.
+        name: name of the parameter, or empty.
         shape: (m, n).
         method: the polynomial, its steps and the prescale, or "exact polar factor".
         rank: singular values that count as positive.
@@ -38,24 +38,24 @@ class Certificate:
         nuclear: ``‖M‖_*``.
         operator: ``‖M‖_op``.
         frobenius: ``‖M‖_F``.
-        scale: α, by which the prescale divides the matrix.
+        scale: the divisor α of the prescale.
         lambda_min: smallest positive eigenvalue of ``X Xᵀ`` for the scaled matrix X.
         deltas: residuals δ_0 … δ_q.
-        delta_bound: ``δ_0^{(κ+1)^q}`` of Theorem 2, infinite where it does not apply (so for the two below).
+        delta_bound: ``δ_0^{(κ+1)^q}`` of Theorem 2, infinite where it does not apply (so are the two below).
         epsilon: polar error ε_q.
-        epsilon_bound: that of Theorem 2.
+        epsilon_bound: bound of Theorem 2 on ε_q.
         chi: the paper's factor ``1/(1 - ε_q)``.
-        chi_bound: that of Theorem 2.
+        chi_bound: bound of Theorem 2 on χ_q.
         descent: ρ = ⟨M, O⟩/‖M‖_*.
         op_norm: s = ‖O‖_op.
         alignment: ρ/s.
         largest_gain: largest ‖O‖_op that the method can give.
-        alignment_floor: alignment of every matrix of this shape under this schedule; None where there is no such floor.
-        rounding: ``‖O - U F(Σ/α) Vᵀ‖_op``; None for an outcome from elsewhere or the exact polar factor.
-        rounding_allowed: what the orthogonalizer promises for it.
+        alignment_floor: alignment that every matrix of this shape reaches with this schedule; None without a floor.
+        rounding: ``‖O - U F(Σ/α) Vᵀ‖_op``; None for an outcome of other code or the exact polar factor.
+        rounding_allowed: the bound that the orthogonalizer guarantees for it.
         verdicts: one per statement.
-        not_covered: what the optimizer does besides, and the theorems say nothing of.
-        foreign: whether the direction came from elsewhere.
+        not_covered: what the optimizer does that the theorems do not cover.
+        foreign: whether other code computed the direction.
     """
 
     name: str
@@ -97,14 +97,13 @@ class Certificate:
 
     @property
     def factor(self) -> float:
-        """What multiplies the convergence bound of the exact polar factor: ``1/alignment``, infinite for 0 or less."""
+        """Factor on the convergence bound of the exact polar factor: ``1/alignment``, infinite for 0 or less."""
         return 1 / self.alignment if self.alignment > 0 else math.inf
 
     @property
     def status(self) -> Status:
-        """Say "violated" if any statement is, "holds" if the alignment theorem applies, else "not_applicable"."""
-        found = {v.status for v in self.verdicts}
-        if "violated" in found:
+        """``"violated"`` if any statement is, "holds" if the alignment theorem does, else "not_applicable"."""
+        if any(v.status == "violated" for v in self.verdicts):
             return "violated"
         return next(v.status for v in self.verdicts if v.statement == text.ALIGNMENT_THEOREM)
 
@@ -116,7 +115,7 @@ class Certificate:
 
     @property
     def reason(self) -> str:
-        """Why the status is what it is, and why the paper's own statements do or do not apply."""
+        """The reason of the status, and why statements of the paper do not apply."""
         worst = [v for v in self.verdicts if v.status == "violated"]
         first = worst or [v for v in self.verdicts if v.statement == text.ALIGNMENT_THEOREM]
         other = [v for v in self.verdicts if v.status == "not_applicable" and v not in first]
@@ -124,11 +123,11 @@ class Certificate:
 
     @property
     def explanation(self) -> str:
-        """The certificate in a paragraph, for someone who has not read the paper."""
+        """The certificate as a paragraph for readers who do not know the paper."""
         return text.explain(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON can hold; what is not finite becomes None."""
+        """Return plain values that JSON can hold; numbers that are not finite become None."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         derived = ("delta_0", "delta", "factor", "status", "theorem", "reason", "explanation")
         fields |= {name: getattr(self, name) for name in derived}

@@ -1,4 +1,4 @@
-"""The certificate of a matrix, of several, of a model's gradients or of an optimizer's momenta."""
+"""``certify``: the certificate of a matrix, of several, of a model's gradients or of an optimizer's momenta."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from muonlab.diagnostics.certificates.certificate import Certificate
-from muonlab.diagnostics.certificates.matrix import certify_matrix
-from muonlab.diagnostics.certificates.network import NetworkCertificate
-from muonlab.diagnostics.watch import members, muon_of, places, step_length
+from muonlab.diagnostics.certificates.matrix_certification import certify_matrix
+from muonlab.diagnostics.certificates.network_certificate import NetworkCertificate
+from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, named_parameters, step_length
 from muonlab.optim import MuonWithAux, NewtonSchulz, split_params
 from muonlab.optim.base import BUFFER
 from muonlab.optim.distributed.tensors import whole
@@ -48,18 +48,19 @@ def certify(
     prescale: Prescale = "frobenius",
     outcome: Tensor | None = None,
 ) -> Certificate | NetworkCertificate:
-    """Say what the convergence proof promises for these matrices (Kim & Oh 2026, Theorems 1, 2 and 4, and beyond).
+    """Return what the convergence proof guarantees for these matrices (Kim & Oh 2026, Theorems 1, 2 and 4, and beyond).
 
     Args:
-        source: a matrix (m, n); a mapping of names to matrices, or a sequence; a Muon or MuonWithAux, whose momenta are
-            certified under the settings of their groups; or a model, the gradients of whose hidden matrices are.
-        polynomial: a Polynomial, a Schedule, or a preset or its name. An optimizer brings its own.
-        steps: number of steps; 5 for a single polynomial when None.
+        source: a matrix (m, n); a mapping of names to matrices, or a sequence of matrices; a Muon or MuonWithAux, whose
+            momenta are certified under the settings of their groups; or a model, the gradients of whose hidden
+            matrices are certified.
+        polynomial: a Polynomial, a Schedule, or a preset or its name; not for an optimizer, whose groups have one.
+        steps: number of steps; None takes 5 for a single polynomial.
         prescale: how the matrix is brought into the unit ball.
-        outcome: the direction that other code made of the matrix; it is judged in place of our own.
+        outcome: a direction that other code computed from the matrix; it is certified instead of our own.
 
     Returns:
-        A :class:`Certificate` for a matrix, else a :class:`NetworkCertificate`. Print it.
+        A :class:`Certificate` for a matrix, else a :class:`NetworkCertificate`. Both can be printed.
 
     Example:
         >>> import torch
@@ -73,14 +74,14 @@ def certify(
                 "an optimizer is certified with the orthogonalizers of its groups, got other options as well: leave "
                 "them out, or pass its momenta as {name: matrix}"
             )
-        return _of_optimizer(source)
-    how = NewtonSchulz(polynomial, steps=steps, prescale=prescale, compute_dtype=None)
+        return _certify_momenta(source)
+    orthogonalizer = NewtonSchulz(polynomial, steps=steps, prescale=prescale, compute_dtype=None)
     if isinstance(source, Tensor):
-        return certify_matrix(_one_matrix(source), how, outcome=outcome)
+        return certify_matrix(_checked_matrix(source), orthogonalizer, outcome=outcome)
     if outcome is not None:
         raise ValueError("an outcome belongs to one matrix, got several matrices: certify them one by one")
     if isinstance(source, nn.Module):
-        return _of_gradients(source, how)
+        return _certify_gradients(source, orthogonalizer)
     if isinstance(source, Sequence) and not isinstance(source, str):
         source = {f"[{i}]": M for i, M in enumerate(source)}
     if not isinstance(source, Mapping):
@@ -88,11 +89,11 @@ def certify(
             f"certify takes a tensor, a mapping or sequence of tensors, a model or an optimizer, got "
             f"{type(source).__name__}: use torch.as_tensor for an array"
         )
-    entries = [Entry(str(name), _one_matrix(M), how) for name, M in source.items()]
-    return certify_entries(entries, what="matrices")
+    matrices = [MatrixToCertify(str(name), _checked_matrix(M), orthogonalizer) for name, M in source.items()]
+    return certify_matrices(matrices, what="matrices")
 
 
-def _one_matrix(M: Tensor) -> Tensor:
+def _checked_matrix(M: Tensor) -> Tensor:
     M = whole(M)
     if check_matrices(M).ndim != 2:
         raise ValueError(
@@ -102,8 +103,8 @@ def _one_matrix(M: Tensor) -> Tensor:
     return M
 
 
-class Entry(NamedTuple):
-    """A matrix to certify: its name, itself, how it is orthogonalized, and the length of a step along the result."""
+class MatrixToCertify(NamedTuple):
+    """A named matrix, its orthogonalizer, and the length of a step along the orthogonalized direction."""
 
     name: str
     matrix: Tensor
@@ -112,96 +113,94 @@ class Entry(NamedTuple):
     not_covered: tuple[str, ...] = ()
 
 
-def certify_entries(
-    entries: Sequence[Entry],
+def certify_matrices(
+    matrices: Sequence[MatrixToCertify],
     *,
     what: str,
     not_covered: tuple[str, ...] = (),
     progress: Callable[[int, int], object] | None = None,
 ) -> NetworkCertificate:
-    """Certify named matrices, each under its own orthogonalizer, and the whole; progress is told (done, of all)."""
-    if not entries:
+    """Certify each matrix under its own orthogonalizer, and the network; call ``progress(done, total)`` in between."""
+    if not matrices:
         raise ValueError(f"there is nothing to certify, got no {what}: pass at least one matrix")
-    entries = _distinct(entries)
-    if not any(entry.step for entry in entries):  # learning rates of zero: at the end of a schedule, or of a warm-up
-        entries = [entry._replace(step=float(entry.matrix.numel() > 0)) for entry in entries]
-    longest = max(entry.step for entry in entries) or 1.0
-    matrices = {}
-    for done, e in enumerate(entries):
+    matrices = _with_distinct_names(matrices)
+    if not any(entry.step for entry in matrices):  # learning rates of zero: at the end of a schedule, or of a warm-up
+        matrices = [entry._replace(step=float(entry.matrix.numel() > 0)) for entry in matrices]
+    longest = max(entry.step for entry in matrices) or 1.0
+    certificates = {}
+    for done, (name, M, orthogonalizer, _, uncovered) in enumerate(matrices):
         if progress is not None:
-            progress(done, len(entries))
-        matrices[e.name] = certify_matrix(e.matrix, e.orthogonalizer, name=e.name, not_covered=e.not_covered)
-    steps = {e.name: e.step / longest for e in entries}
-    return NetworkCertificate(matrices, what, steps, not_covered)
+            progress(done, len(matrices))
+        certificates[name] = certify_matrix(M, orthogonalizer, name=name, not_covered=uncovered)
+    steps = {entry.name: entry.step / longest for entry in matrices}
+    return NetworkCertificate(certificates, what, steps, not_covered)
 
 
-def _distinct(entries: Sequence[Entry]) -> list[Entry]:
-    """Number a name from its second use on: two groups may use one, and no matrix is to hide another."""
-    found: dict[str, Entry] = {}
+def _with_distinct_names(matrices: Sequence[MatrixToCertify]) -> list[MatrixToCertify]:
+    """Number a name from its second use on: two groups may use the same one."""
+    by_name: dict[str, MatrixToCertify] = {}
     counts: Counter[str] = Counter()
-    for entry in entries:
+    for entry in matrices:
         name = entry.name
-        while name in found:
+        while name in by_name:
             counts[entry.name] += 1
             name = f"{entry.name} ({counts[entry.name] + 1})"
-        found[name] = entry._replace(name=name)
-    return list(found.values())
+        by_name[name] = entry._replace(name=name)
+    return list(by_name.values())
 
 
-def entries_of(name: str, tensor: Tensor, group: Mapping[str, Any]) -> Iterator[Entry]:
-    """Yield the matrices of a parameter's tensor as the options of its group see them."""
-    how = from_plain(to_plain(group["orthogonalizer"]))
-    for place, (m, n) in places(name, tensor.shape, group):
-        length = step_length(group, m, n) if m and n else 0.0
-        yield Entry(place.name, place.of(tensor), how, length, tuple(not_covered_by(group)))
-
-
-def not_covered_by(group: Mapping[str, Any]) -> list[str]:
-    """Return what a group of Muon does that the theorems do not speak of."""
-    named_by = {
-        "nesterov": "Nesterov's look-ahead",
-        "weight_decay": "weight decay",
-        "renormalize": "renormalised weights",
-    }
-    return [words for option, words in named_by.items() if group.get(option)]
-
-
-def uncovered(optimizer: Optimizer) -> tuple[str, ...]:
-    """Return what an optimizer does that the theorems do not speak of, each once."""
-    words = [word for group in muon_of(optimizer).param_groups for word in not_covered_by(group)]
-    if isinstance(optimizer, MuonWithAux):
-        count = sum(len(group["params"]) for group in optimizer.aux.param_groups)
-        words.append(f"{count} auxiliary parameters ({type(optimizer.aux).__name__})")
-    return tuple(dict.fromkeys(words))
-
-
-def _of_optimizer(optimizer: Optimizer) -> NetworkCertificate:
+def _certify_momenta(optimizer: Optimizer) -> NetworkCertificate:
     muon = muon_of(optimizer)
-    entries: list[Entry] = []
-    for name, p, group in members(muon):
-        entries += entries_of(name, whole(muon.state[p][BUFFER]), group)
-    return certify_entries(entries, what="momentum buffers", not_covered=uncovered(optimizer))
+    matrices: list[MatrixToCertify] = []
+    for name, p, group in named_parameters(muon):
+        matrices += _matrices_of(name, whole(muon.state[p][BUFFER]), group)
+    return certify_matrices(matrices, what="momentum buffers", not_covered=not_covered_by(optimizer))
 
 
-def _of_gradients(model: nn.Module, how: NewtonSchulz) -> NetworkCertificate:
-    """Certify gradients: the momentum of a first step."""
-    entries: list[Entry] = []
+def _certify_gradients(model: nn.Module, orthogonalizer: NewtonSchulz) -> NetworkCertificate:
+    """Certify gradients: they are the momenta of a first step."""
+    matrices: list[MatrixToCertify] = []
     split, without = split_params(model), 0
     for group in split.matrices:
-        options = {**group, "orthogonalizer": how, "lr": 1.0, "scale": "none"}
+        options = {**group, "orthogonalizer": orthogonalizer, "lr": 1.0, "scale": "none"}
         for name, p in group["params"]:
             if p.grad is None:
                 without += 1
             else:
-                entries += entries_of(name, whole(p.grad), options)
-    if not entries:
+                matrices += _matrices_of(name, whole(p.grad), options)
+    if not matrices:
         raise ValueError(
             "a model is certified by the gradients of its hidden matrices, got none: call loss.backward() first, or "
             "pass the optimizer to certify its momenta"
         )
     others = sum(len(group["params"]) for group in split.rest)
-    words = {
-        f"{others} parameters that are no hidden matrices": others,
-        f"{without} matrices without a gradient": without,
+    counts = {"parameters that are not hidden matrices": others, "matrices without a gradient": without}
+    not_covered = tuple(f"{count} {kind}" for kind, count in counts.items() if count)
+    return certify_matrices(matrices, what="gradients", not_covered=not_covered)
+
+
+def _matrices_of(name: str, tensor: Tensor, group: Mapping[str, Any]) -> Iterator[MatrixToCertify]:
+    """Yield the matrices of a parameter's tensor under the options of its group."""
+    orthogonalizer = from_plain(to_plain(group["orthogonalizer"]))
+    for part, (m, n) in matrix_slices(name, tensor.shape, group):
+        length = step_length(group, m, n) if m and n else 0.0
+        yield MatrixToCertify(part.name, part.select(tensor), orthogonalizer, length, tuple(uncovered_options(group)))
+
+
+def uncovered_options(group: Mapping[str, Any]) -> list[str]:
+    """Return the options in use of a Muon group that the theorems do not cover."""
+    descriptions = {
+        "nesterov": "Nesterov's look-ahead",
+        "weight_decay": "weight decay",
+        "renormalize": "renormalised weights",
     }
-    return certify_entries(entries, what="gradients", not_covered=tuple(w for w, count in words.items() if count))
+    return [description for option, description in descriptions.items() if group.get(option)]
+
+
+def not_covered_by(optimizer: Optimizer) -> tuple[str, ...]:
+    """Return what an optimizer does that the theorems do not cover, each once."""
+    parts = [option for group in muon_of(optimizer).param_groups for option in uncovered_options(group)]
+    if isinstance(optimizer, MuonWithAux):
+        count = sum(len(group["params"]) for group in optimizer.aux.param_groups)
+        parts.append(f"{count} auxiliary parameters ({type(optimizer.aux).__name__})")
+    return tuple(dict.fromkeys(parts))

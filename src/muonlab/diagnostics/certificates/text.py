@@ -1,4 +1,4 @@
-"""Certificates in words: tables for a terminal, a paragraph for a reader, escaped HTML for a notebook."""
+"""Certificates as text: tables for a terminal, a paragraph of explanation, escaped HTML for a notebook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muonlab.theory.summary import finite
 
 if TYPE_CHECKING:
     from muonlab.diagnostics.certificates.certificate import Certificate
-    from muonlab.diagnostics.certificates.network import NetworkCertificate
+    from muonlab.diagnostics.certificates.network_certificate import NetworkCertificate
 
 ALIGNMENT_THEOREM = "alignment theorem"
 FLOOR = "alignment floor"
@@ -23,7 +23,7 @@ EXACT = "exact polar factor"
 
 
 def method(schedule: Schedule, prescale: str) -> str:
-    """Name an orthogonalizer."""
+    """Return the name of an orthogonalizer: its schedule and prescale."""
     return f"{schedule}, {prescale} prescale"
 
 
@@ -37,14 +37,14 @@ def plain(value: Any) -> Any:
 
 
 def number(value: float | None) -> str:
-    """Write a number in four digits."""
+    """Format a number with four digits; "-" for None."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def certificate(c: Certificate) -> str:
-    """Write a certificate: verdict first, then numbers, then the paragraph."""
+    """Format a certificate: verdict, numbers, statements, paragraph."""
     m, n = c.shape
-    of = f"{c.name} ({m}x{n})" if c.name else f"{m}x{n} matrix"
+    title = f"{c.name} ({m}x{n})" if c.name else f"{m}x{n} matrix"
     rows = [
         ("rank, effective rank", f"{c.rank}, {number(c.effective_rank)}"),
         ("norms: nuclear, operator, Frobenius", ", ".join(map(number, (c.nuclear, c.operator, c.frobenius)))),
@@ -56,7 +56,7 @@ def certificate(c: Certificate) -> str:
         ("factor on the bound, 1/alignment", number(c.factor)),
     ]
     width = max(len(label) for label, _ in rows)
-    lines = [f"{of}, {c.method}: {c.status}", *(f"  {label.ljust(width)}  {value}" for label, value in rows)]
+    lines = [f"{title}, {c.method}: {c.status}", *(f"  {label.ljust(width)}  {value}" for label, value in rows)]
     lines += [f"  {v.statement}: {v.status}. {v.reason}" for v in c.verdicts]
     if c.not_covered:
         lines.append(f"  Not covered: {'; '.join(c.not_covered)}.")
@@ -64,7 +64,7 @@ def certificate(c: Certificate) -> str:
 
 
 def explain(c: Certificate) -> str:
-    """Say what a certificate means, for someone who has not read the paper."""
+    """Return a paragraph on what a certificate means, for readers who do not know the paper."""
     m, n = c.shape
     if c.status == "not_applicable":
         why = next((v.reason for v in c.verdicts if v.statement == ALIGNMENT_THEOREM), "nothing was decided")
@@ -73,29 +73,31 @@ def explain(c: Certificate) -> str:
         wrong = "; ".join(f"{v.statement}: {v.reason}" for v in c.verdicts if v.status == "violated")
         return (
             f"This {m}x{n} matrix and its direction contradict what can be proved ({wrong}). Another polynomial or "
-            f"prescale than the one named does this, or a fault of the computation; nothing is known of training so."
+            f"prescale than the one named was used, or the computation is wrong; no guarantee covers training with it."
         )
     subject = "The direction given for" if c.foreign else f"The direction that {c.method} makes of"
-    words = [
+    sentences = [
         f"{subject} this {m}x{n} matrix descends {c.alignment:.1%} as fast as the exact "
         f"polar factor of the same length (alignment {c.alignment:.3g}; 1 is exact). If every step were aligned like "
         f"this one, the bound on the average gradient norm would be at most {c.factor:.3g} times that of the exact one."
     ]
     if c.chi > 2 * c.factor:
         amount = f"{c.chi:.3g}" if math.isfinite(c.chi) else "infinite"
-        words.append(
+        sentences.append(
             f"Judged by its worst direction alone, as the paper's χ does, the factor would be {amount}: the smallest "
             f"singular value is {math.sqrt(c.lambda_min):.2g} of the scale. Alignment weighs directions by their size."
         )
     if c.alignment_floor is not None and c.method != EXACT:
-        words.append(f"No matrix of rank {min(c.shape)} or less falls below {c.alignment_floor:.3g} with this method.")
+        sentences.append(
+            f"No matrix of rank {min(c.shape)} or less falls below {c.alignment_floor:.3g} with this method."
+        )
     if c.not_covered:
-        words.append(f"The theorem does not speak of {', '.join(c.not_covered)}.")
-    return " ".join(words)
+        sentences.append(f"The theorem does not cover {', '.join(c.not_covered)}.")
+    return " ".join(sentences)
 
 
 def network(n: NetworkCertificate) -> str:
-    """Write a table with a line per matrix, and the verdict on the whole."""
+    """Format a table with a line per matrix, and the verdict on the whole."""
     header = ["matrix", "shape", "rank", "delta_0", "delta_q", "chi_q", "rho", "s", "alignment", "floor", "status"]
     rows = [
         [
@@ -111,7 +113,7 @@ def network(n: NetworkCertificate) -> str:
     lines = [
         *aligned([header, *rows], right=range(1, len(header))),
         "",
-        f"Made by {'; '.join(methods)}.",
+        f"Orthogonalized by {'; '.join(methods)}.",
         *(f"{name}: {c.reason}" for name, c in n.matrices.items() if c.status != "holds"),
     ]
     whole = (
@@ -123,6 +125,6 @@ def network(n: NetworkCertificate) -> str:
     return "\n".join([*lines, "", whole])
 
 
-def as_html(written: str) -> str:
-    """Return text as HTML in which nothing of it is markup."""
-    return f'<pre style="white-space: pre-wrap">{html.escape(written)}</pre>'
+def as_html(text: str) -> str:
+    """Return text as an HTML element, with all markup escaped."""
+    return f'<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'

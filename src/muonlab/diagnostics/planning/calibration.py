@@ -1,9 +1,9 @@
-"""How long an orthogonalization takes on this machine: a few pieces of it, timed once, kept in a file per shape.
+"""Predict the time of an orthogonalization on this machine from a few timed parts, cached in a file per shape.
 
-Every call of :func:`muonlab.newton_schulz` is a first step with its prescale, further steps that multiply X (``step``)
-or stay in Gram space (``joined_step``), and what a degree other than κ = 2 adds per step. The first two are read off
-whole calls, with all that a call does besides its products; the others off segments in Gram space alone, since a
-difference of two calls would drown them in the noise of the products with X.
+The model of a call of :func:`muonlab.newton_schulz`: a first step with its prescale, further steps that multiply X
+(``step``) or stay in Gram space (``joined_step``), and the extra time of a degree other than κ = 2. The first two are
+measured on whole calls, overhead included; the others on segments in Gram space alone, because the difference of two
+calls would be smaller than the noise of the products with X.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import muonlab
 from muonlab import _checks
 from muonlab._cache import cache_directory
 from muonlab.orthogonalize.hardware import processor, wait
-from muonlab.orthogonalize.iteration import _iterate, _segment_product
+from muonlab.orthogonalize.iteration import iterate, segment_product
 from muonlab.orthogonalize.matrices import FLOATING, map_matrices
 from muonlab.orthogonalize.prescale import Prescale
 from muonlab.orthogonalize.segments import Segment
@@ -45,7 +45,7 @@ DEGREES = (1, 2, 3, 4)
 _SCHEMA = 1
 _BUDGET, _LEAST_ROUNDS, _MOST_ROUNDS = 2.5, 5, 60
 _BLOCK = 1e-3
-"""Seconds that short calls are repeated for between two looks at the clock."""
+"""Least seconds between two readings of the clock; short calls are repeated."""
 
 _MOST_WORK = 1 << 31
 """Multiply-adds of one ``X Xᵀ`` beyond which a smaller matrix of the same form is timed and scaled up."""
@@ -67,28 +67,28 @@ CALLS: Mapping[str, tuple[Segments, Prescale]] = MappingProxyType(
 PIECES: Mapping[str, Segment] = MappingProxyType(
     {**{f"segment_{kappa}": (_P[kappa],) for kappa in DEGREES}, "segment_222": (_P[2],) * 3}
 )
-"""Segments in Gram space that it times by themselves."""
+"""Segments in Gram space that a calibration times alone."""
 
 TIMED = (*CALLS, *PIECES)
 
 
 def counts(segments: Segments, prescale: Prescale) -> Counter[str]:
-    """Return how often each part of the cost model occurs in a call, read off its segments."""
+    """Return how often each part of the cost model occurs in a call with these segments."""
     _checks.one_of("prescale", prescale, PRESCALES)
     if not segments:
         if prescale != "frobenius":
             raise ValueError(f"a call without steps is planned with prescale 'frobenius', got {prescale!r}: use that")
         return Counter({"nothing": 1})
-    found = Counter({prescale: 1, "step": len(segments) - 1, "joined_step": sum(map(len, segments)) - len(segments)})
+    parts = Counter({prescale: 1, "step": len(segments) - 1, "joined_step": sum(map(len, segments)) - len(segments)})
     degrees = [p.kappa for segment in segments for p in segment]
     if prescale == "schatten8" and degrees[0] == 1:
         degrees = degrees[1:]  # R² is formed for the norm, so a first step of degree 1 costs what one of degree 2 does
-    return +(found + Counter(f"degree_{kappa}" for kappa in degrees if kappa != 2))
+    return +(parts + Counter(f"degree_{kappa}" for kappa in degrees if kappa != 2))
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Measured seconds of :data:`CALLS` and :data:`PIECES` for matrices of one shape, and what follows for any call.
+    """Measured seconds of :data:`CALLS` and :data:`PIECES` for matrices of one shape, and the cost model for any call.
 
     Args:
         shape: rows and columns.
@@ -111,10 +111,10 @@ class Calibration:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds of each part of the cost model; ``degree_κ`` is what a step of that degree adds to one of κ = 2.
+        """Seconds of each part of the cost model; ``degree_κ`` is the extra time of a step of that degree over κ = 2.
 
-        Noise may not make a part cheaper than what it contains: a further step costs no less than nothing, a norm read
-        off the Gram matrix no less than the Frobenius norm, a higher degree no less than κ = 2.
+        Parts are bounded below against noise: a further step by zero, a norm from the Gram matrix by the Frobenius
+        norm, a higher degree by κ = 2.
         """
         t = self.measured
         first, square = t["frobenius"], t["segment_2"]
@@ -152,16 +152,16 @@ def calibrate(
     device: torch.device | str = "cpu",
     recalibrate: bool = False,
 ) -> Calibration:
-    """Return the calibration for matrices of this shape: from its file where there is one, else measured and kept.
+    """Return the calibration for matrices of this shape: from the cache, or measured and then cached.
 
-    The file lies under ``MUONLAB_CACHE``, or the user's cache directory without it. Its key holds the processor, cores,
-    torch's threads, the versions, dtype, device and shape. A file that is damaged, or of another key, is measured anew
-    and replaced; where nothing can be written the calibration is measured each time.
+    The cache is a file under ``MUONLAB_CACHE``, or the user's cache directory. Its key has the processor, cores,
+    torch's threads, the versions, dtype, device and shape. A damaged file, or one of another key, is measured again and
+    replaced; if the directory cannot be written, the calibration is measured each time.
 
     Args:
         shape: rows and columns.
-        dtype: what the products are computed in.
-        device: where.
+        dtype: dtype of the products.
+        device: device of the products.
         recalibrate: measure again even if there is a file.
     """
     shape = checked_shape(shape)
@@ -169,35 +169,36 @@ def calibrate(
         raise TypeError(f"dtype must be float16, bfloat16, float32 or float64, got {dtype!r}: float32 is the usual one")
     key = machine_key(shape, dtype, torch.device(device))
     path = _path(key)
-    found = None if recalibrate or path is None else _read(path, key)
-    if found is None:
-        found = measure(shape, dtype=dtype, device=device)
-        if path is not None:
-            _write(path, key, found)
-    return found
+    cached = None if recalibrate or path is None else _read(path, key)
+    if cached is not None:
+        return cached
+    calibration = measure(shape, dtype=dtype, device=device)
+    if path is not None:
+        _write(path, key, calibration)
+    return calibration
 
 
 def measure(
     shape: tuple[int, int], *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> Calibration:
-    """Time calls and pieces in turns; of each the lower quartile, since neighbours only add time, unevenly."""
+    """Time calls and pieces in turn and take the lower quartile of each: other processes only add time."""
     m, n = shape
     device = torch.device(device)
     shrink = min(1.0, (_MOST_WORK / (min(m, n) ** 2 * max(m, n))) ** (1 / 3))
     timed = (m, n) if shrink == 1 else (max(1, round(m * shrink)), max(1, round(n * shrink)))
     scale = (min(m, n) ** 2 * max(m, n)) / (min(timed) ** 2 * max(timed))
     M = torch.randn(timed, generator=torch.Generator().manual_seed(0)).to(device=device, dtype=dtype)
-    R = torch.eye(min(timed), dtype=dtype, device=device)  # p(1) = 1: stays as it is, however often it is used
+    R = torch.eye(min(timed), dtype=dtype, device=device)  # p(1) = 1: it does not change, however often it is used
     pool = Workspace(dtype, device)
 
     def call(segments: Segments, prescale: Prescale) -> Callable[[], object]:
         def write(A: Tensor, out: Tensor, workspace: Workspace) -> None:
-            _iterate(A, out, workspace, segments, prescale)
+            iterate(A, out, workspace, segments, prescale)
 
         return lambda: map_matrices(M, dtype, write)
 
     def piece(segment: Segment) -> Callable[[], object]:
-        return lambda: pool.give(_segment_product(segment, R, None, pool))
+        return lambda: pool.give(segment_product(segment, R, None, pool))
 
     runs = {name: call(*given) for name, given in CALLS.items()}
     runs |= {name: piece(segment) for name, segment in PIECES.items()}
@@ -206,22 +207,22 @@ def measure(
 
 
 def lower_quartile(times: Sequence[float]) -> float:
-    """Return the time that a quarter of the rounds, at least one, stayed within."""
+    """Return the lower quartile of the times."""
     return sorted(times)[(len(times) - 1) // 4]
 
 
 def interleaved(
     calls: Mapping[str, Callable[[], object]], device: torch.device, budget: float, least_rounds: int
 ) -> dict[str, list[float]]:
-    """Return seconds per call, every call once a round, so that a busy moment of the machine meets all alike.
+    """Return seconds per call, every call once a round, so that load on the machine affects all of them equally.
 
-    With one thread on a CPU the clock is the thread's own, which stands while a neighbour has the core.
+    With one thread on a CPU the clock is the thread's processor time.
 
     Args:
         calls: what to time, by name.
-        device: what to wait for.
-        budget: seconds on the wall after which no further round begins.
-        least_rounds: rounds to make in any case.
+        device: device to synchronize.
+        budget: wall-clock seconds after which no further round starts.
+        least_rounds: rounds in any case.
     """
     clock = time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
@@ -247,7 +248,7 @@ def interleaved(
 
 
 def machine_key(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """Return everything that a measured time depends on, in plain values."""
+    """Return what a measured time depends on, in plain values."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {
         "schema": _SCHEMA,
@@ -264,26 +265,25 @@ def machine_key(shape: tuple[int, int], dtype: torch.dtype, device: torch.device
 
 
 def _path(key: Mapping[str, Any]) -> Path | None:
-    """Return the file of a key; one each, so that two processes never merge anything."""
+    """Return the file of a key, one for each; None without a cache directory."""
     directory = cache_directory()
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
     return None if directory is None else directory / "calibration" / f"{digest}.json"
 
 
 def _read(path: Path, key: Mapping[str, Any]) -> Calibration | None:
-    """Return what a file holds, or None where it is missing, damaged, absurd, or not of this key."""
+    """Return the calibration in a file; None if it is missing, damaged, implausible, or of another key."""
     try:
-        if not path.is_file() or path.stat().st_size > 1 << 16:  # a pipe would be waited for, a giant fill the memory
-            return None
         content = json.loads(path.read_text(encoding="utf-8"))
-        found = Calibration((key["shape"][0], key["shape"][1]), dict(content["seconds"]))
-        return found if content["key"] == key and all(1e-8 <= t <= 1e5 for t in found.measured.values()) else None
+        calibration = Calibration((key["shape"][0], key["shape"][1]), dict(content["seconds"]))
+        plausible = all(1e-8 <= seconds <= 1e5 for seconds in calibration.measured.values())
+        return calibration if content["key"] == key and plausible else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
 def _write(path: Path, key: Mapping[str, Any], calibration: Calibration) -> None:
-    """Write to a file of this process's own, then rename: a reader finds the old content or the new, never a part."""
+    """Write a temporary file and rename it: a reader finds the old content or the new, never a part."""
     text = json.dumps({"key": key, "seconds": dict(calibration.measured)}, indent=1)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

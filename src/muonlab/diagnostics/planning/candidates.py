@@ -1,4 +1,4 @@
-"""What a plan chooses from: schedules, and the spectra on which they are judged."""
+"""The candidates of a plan: schedules, and the spectra on which they are judged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ELLS = (0.3, 0.1, 0.03, 0.01, 1e-3)
 """Lower ends for which Polar Express is generated."""
 
 EXPRESS_STEPS = {1: 9, 2: 7, 4: 5}
-"""Most steps of a generated Polar Express, by degree; 3 takes as many products as 4."""
+"""Most steps of a generated Polar Express, by degree; degree 3 takes as many products as 4."""
 
 PRESET_STEPS = 8
 TAILS = ((2, 1), (2, 2), (2, 3), (1, 1), (1, 2))
@@ -29,16 +29,16 @@ _SPIKES = 96
 _DIVERGED = 4.0
 
 
-class Start(NamedTuple):
-    """Scaled singular values to start from: one row for each spectrum under each prescale."""
+class ScaledSpectra(NamedTuple):
+    """Scaled singular values: one row for each spectrum under each prescale."""
 
     values: Array
     weights: Array
-    """The singular values of the unscaled matrix, for the alignment; zero where a shorter spectrum was filled up."""
+    """The singular values of the unscaled matrix, for the alignment; zero where a shorter spectrum was padded."""
 
 
-class Judged(NamedTuple):
-    """A schedule with its values on a start, row by row."""
+class JudgedSchedule(NamedTuple):
+    """A schedule with its alignment, gain and polar error on each row of :class:`ScaledSpectra`."""
 
     schedule: Schedule
     alignment: Array
@@ -47,7 +47,7 @@ class Judged(NamedTuple):
 
 
 def gaussian_spectrum(m: int, n: int) -> Array:
-    """Return the singular values that a Gaussian m×n matrix has, as quantiles of the Marchenko-Pastur law."""
+    """Return the typical singular values of a Gaussian m×n matrix: quantiles of the Marchenko-Pastur law."""
     r = min(m, n)
     root = math.sqrt(r / max(m, n))
     low, high = (1 - root) ** 2, (1 + root) ** 2
@@ -61,18 +61,18 @@ def gaussian_spectrum(m: int, n: int) -> Array:
 
 
 def typical_spectra(m: int, n: int) -> dict[str, Array]:
-    """Return the spectra that stand for what training meets, largest value first.
+    """Return spectra that are typical of training, largest value first.
 
-    ``gaussian``: a batch of noise. ``decaying``: ``1/k``. ``decaying gaussian``: a Gaussian matrix whose columns decay
-    as 1/k, by the product of both, which has the right determinant; its smallest values are far smaller. The worst of
-    the two decaying ones is close to what such matrices measure.
+    ``gaussian``: noise. ``decaying``: ``1/k``. ``decaying gaussian``: the product of both, for a Gaussian matrix whose
+    columns decay as 1/k; it has the right determinant and much smaller last values. The worse of the two decaying
+    spectra is close to measurements on such matrices.
     """
     gaussian, k = gaussian_spectrum(m, n), np.arange(1.0, min(m, n) + 1)
     return {"gaussian": gaussian, "decaying": 1 / k, "decaying gaussian": gaussian / k}
 
 
 def checked_spectrum(spectrum: object, shape: tuple[int, int]) -> Array | None:
-    """Return the positive singular values of what was given, largest first."""
+    """Return the positive singular values of a given spectrum or matrix, largest first; None for None."""
     if spectrum is None:
         return None
     if isinstance(spectrum, Tensor):
@@ -112,20 +112,20 @@ def scaled(sigma: Array, power: float) -> Array:
     return unit if math.isinf(power) else unit / np.sum(unit**power) ** (1 / power)
 
 
-def start_of(spectra: list[Array], powers: tuple[float, ...]) -> Start:
+def scale_spectra(spectra: list[Array], powers: tuple[float, ...]) -> ScaledSpectra:
     """Arrange spectra under each prescale, prescales first, as rows of one length."""
     width = max(map(len, spectra))
     values, weights = (np.zeros((len(powers) * len(spectra), width)) for _ in range(2))
     for row, (power, sigma) in enumerate((power, sigma) for power in powers for sigma in spectra):
         values[row, : len(sigma)] = scaled(sigma, power)
         weights[row, : len(sigma)] = sigma / sigma.max()
-    return Start(values, weights)
+    return ScaledSpectra(values, weights)
 
 
 def spike_bound(schedule: Schedule, r: int, power: float) -> float:
-    """Return an alignment that some matrix of rank r does not exceed, so that no floor is above it.
+    """Return the least alignment on some matrices of rank r, an upper bound of the floor.
 
-    The matrices have one large singular value and r - 1 equal small ones: near the worst that rank r allows.
+    The matrices have one large singular value and r - 1 equal small ones: nearly the worst of rank r.
     """
     sigma = np.column_stack([np.ones(_SPIKES), np.geomspace(1e-4, 1.0, _SPIKES)])
     count = np.array([1.0, r - 1.0])
@@ -140,7 +140,7 @@ def spike_bound(schedule: Schedule, r: int, power: float) -> float:
 
 @lru_cache(maxsize=1)
 def _trunks() -> tuple[tuple[tuple[Polynomial, ...], str, bool], ...]:
-    """Return the long schedules whose beginnings are candidates, how they are named, and whether a tail helps them."""
+    """Return long schedules whose prefixes are candidates, the format of their names, and whether a tail may follow."""
     found = [((taylor(kappa),) * MOST_TAYLOR, f"taylor{kappa} x{{q}}", False) for kappa in TAYLOR_DEGREES]
     for name in ("jordan", "polar_express"):
         found.append((preset(name).schedule(PRESET_STEPS).polynomials, f"{name} x{{q}}", True))
@@ -152,7 +152,7 @@ def _trunks() -> tuple[tuple[tuple[Polynomial, ...], str, bool], ...]:
 
 
 def _longest_express(ell: float, kappa: int, most: int) -> tuple[Polynomial, ...]:
-    """Return the steps up to the first that float64 cannot solve for; each depends on those before it alone."""
+    """Return as many steps as float64 can solve for."""
     for steps in range(most, 0, -1):
         try:
             return Schedule.polar_express(ell, kappa, steps).polynomials
@@ -161,14 +161,14 @@ def _longest_express(ell: float, kappa: int, most: int) -> tuple[Polynomial, ...
     return ()
 
 
-def judged(start: Start) -> Iterator[Judged]:
-    """Walk over all candidates with their alignments and errors, each step of a common beginning computed once."""
+def judge_candidates(start: ScaledSpectra) -> Iterator[JudgedSchedule]:
+    """Yield all candidates with their alignments and errors; steps of a common prefix are computed once."""
     yield _judge(Schedule((), name="identity"), start, start.values)
     for trunk, name, tails in _trunks():
         values = start.values
         for q, p in enumerate(trunk, start=1):
             values = p.step(values)
-            if not np.all(np.abs(values) <= _DIVERGED):  # and so will whatever follows
+            if not np.all(np.abs(values) <= _DIVERGED):  # so does every continuation
                 break
             schedule = Schedule(trunk[:q], name=name.format(q=q))
             yield _judge(schedule, start, values)
@@ -184,10 +184,10 @@ def judged(start: Start) -> Iterator[Judged]:
         yield _judge(safe, start, safe(start.values))
 
 
-def _judge(schedule: Schedule, start: Start, F: Array) -> Judged:
-    """Return ``⟨σ, F⟩/(Σσ·max|F|)`` and ``max|F - 1|`` over the values that are there."""
+def _judge(schedule: Schedule, start: ScaledSpectra, F: Array) -> JudgedSchedule:
+    """Return ``⟨σ, F⟩/(Σσ·max|F|)`` and ``max|F - 1|`` over the values that are not padding."""
     there = start.weights > 0
     gain = np.maximum(np.max(np.abs(F), axis=1), 1e-300)
     alignment = np.sum(start.weights * F, axis=1) / np.sum(start.weights, axis=1) / gain
     epsilon = np.max(np.where(there, np.abs(F - 1), 0.0), axis=1)
-    return Judged(schedule, alignment, gain, epsilon)
+    return JudgedSchedule(schedule, alignment, gain, epsilon)

@@ -1,4 +1,4 @@
-"""Choose schedule, prescale and method for a shape: the cheapest on this machine that is as good as asked."""
+"""``plan``: choose the cheapest schedule, prescale and method on this machine that meet a target."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from torch.optim.optimizer import Optimizer
 
 from muonlab import _checks
 from muonlab._columns import aligned
+from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of
 from muonlab.diagnostics.planning.calibration import Calibration, calibrate, checked_shape
 from muonlab.diagnostics.planning.candidates import checked_spectrum, typical_spectra
-from muonlab.diagnostics.planning.search import Basis, Option, Search, Target, checked_target
-from muonlab.diagnostics.watch import muon_of, places
+from muonlab.diagnostics.planning.search import Basis, PlanOption, PlanSearch, PlanTarget, checked_target
 from muonlab.optim import NewtonSchulz, split_params
-from muonlab.optim.views import block_shapes, matrices_shape
 from muonlab.orthogonalize import ACCURACIES
 from muonlab.orthogonalize.matrices import FLOATING
 from muonlab.orthogonalize.prescale import Prescale
@@ -31,7 +30,7 @@ Shape = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Row:
+class PlanRow:
     """One way to orthogonalize; fields as in :class:`Plan`, the schedule by its name."""
 
     schedule: str
@@ -48,26 +47,26 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cheapest orthogonalization that meets a target, or the best one found where none does.
+    """The cheapest orthogonalization that meets a target, or the best one found if none does.
 
     Attributes:
         shape: rows and columns.
         status: ``"met"`` or ``"not_met"``.
-        reason: what was asked and what decided, in words.
+        reason: the target and the value reached, as a sentence.
         schedule: the step polynomials.
         prescale: ``"frobenius"``, ``"schatten4"``, ``"schatten8"`` or ``"spectral"``.
         method: ``"standard"`` or ``"gram"``.
         accuracy: ``"full"``, or ``"half"``.
-        alignment: the typical value, the worst over the spectra, less one unit of rounding and 2⁻⁸ for ``"half"``.
-        floor: guaranteed for every matrix of rank up to min(m, n), all rounding that the orthogonalizer is allowed
-            taken off; for ``"spectral"`` that of Schatten-8, below it.
-        epsilon: largest ``|F - 1|`` over the spectra, or guaranteed on [ell, 1] where ``ell`` was given, with that
+        alignment: the least over the spectra, minus one unit of rounding, and 2⁻⁸ for ``"half"``.
+        floor: guaranteed for every matrix of rank up to min(m, n), with the allowed rounding subtracted; for
+            ``"spectral"`` that of Schatten-8, which is lower.
+        epsilon: largest ``|F - 1|`` over the spectra, or guaranteed on [ell, 1] if ``ell`` is given, with the allowed
             rounding added.
         seconds: predicted for one matrix from the calibration.
         flops: operations by ``segment_flops``, mirrored products as three quarters; scaling is not counted.
         frontier: rows from cheap to good, none both slower and worse aligned than another candidate; times that differ
             by less than 3 % are one row, the better aligned.
-        dtype: what is computed in.
+        dtype: dtype of the products.
     """
 
     shape: Shape
@@ -82,7 +81,7 @@ class Plan:
     epsilon: float
     seconds: float
     flops: float
-    frontier: tuple[Row, ...]
+    frontier: tuple[PlanRow, ...]
     dtype: torch.dtype = torch.float32
 
     def orthogonalizer(self) -> NewtonSchulz:
@@ -96,16 +95,15 @@ class Plan:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan in values that JSON holds."""
-        row = asdict(_row_of(self))
+        """Return plain values that JSON can hold."""
         return {
             "shape": list(self.shape),
             "dtype": str(self.dtype).removeprefix("torch."),
             "status": self.status,
             "reason": self.reason,
-            **row,
+            **asdict(_row_of(self)),
             "coefficients": [list(p.coefficients) for p in self.schedule],
-            "frontier": [asdict(entry) for entry in self.frontier],
+            "frontier": [asdict(row) for row in self.frontier],
         }
 
     def __str__(self) -> str:
@@ -116,29 +114,29 @@ class Plan:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """A plan for each shape among the matrices that Muon gets of a network, with how many there are of it."""
+    """A plan for each shape among the matrices of a network that Muon optimizes, with the number of such matrices."""
 
     plans: tuple[tuple[Plan, int], ...]
 
     @property
     def seconds(self) -> float:
-        """Seconds of one step's orthogonalizations, one matrix after the other."""
+        """Predicted seconds of all orthogonalizations of one step, one matrix after the other."""
         return math.fsum(count * plan.seconds for plan, count in self.plans)
 
     @property
     def status(self) -> Literal["met", "not_met"]:
-        """Whether every shape meets the target."""
+        """``"met"`` if every shape meets the target, else "not_met"."""
         return "met" if all(plan.status == "met" for plan, _ in self.plans) else "not_met"
 
     def apply(self, optimizer: Optimizer) -> None:
-        """Give each group of a Muon (or MuonWithAux) the orthogonalizer planned for its shape.
+        """Set the orthogonalizer planned for its shape in each group of a Muon or MuonWithAux.
 
-        Groups of one shape each come from ``split_params(model, by="shape")``.
+        Each group must have one shape: use ``split_params(model, by="shape")``.
         """
         planned = {plan.shape: plan.orthogonalizer() for plan, _ in self.plans}
         muon, chosen = muon_of(optimizer), []
         for g, group in enumerate(muon.param_groups):
-            parts = [part for p in group["params"] for part in places("", p.shape, group)]
+            parts = [part for p in group["params"] for part in matrix_slices("", p.shape, group)]
             shapes = {shape for _, shape in parts}
             if len(shapes) != 1 or not shapes <= set(planned):
                 raise ValueError(
@@ -146,11 +144,11 @@ class ModelPlan:
                     f"make the groups by split_params(model, by='shape')"
                 )
             chosen.append(planned[shapes.pop()])
-        for group, how in zip(muon.param_groups, chosen, strict=True):
-            group["orthogonalizer"] = how.plain()
+        for group, orthogonalizer in zip(muon.param_groups, chosen, strict=True):
+            group["orthogonalizer"] = orthogonalizer.plain()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plans in values that JSON holds."""
+        """Return plain values that JSON can hold."""
         plans = [{"count": count, **plan.to_dict()} for plan, count in self.plans]
         return {"status": self.status, "seconds": self.seconds, "plans": plans}
 
@@ -160,12 +158,12 @@ class ModelPlan:
         return "\n".join([*header, *_text([_row_of(plan) for plan, _ in self.plans], marks)])
 
 
-def _row_of(plan: Plan) -> Row:
+def _row_of(plan: Plan) -> PlanRow:
     names = ("prescale", "method", "accuracy", "alignment", "floor", "epsilon", "seconds", "flops")
-    return Row(str(plan.schedule), plan.schedule.steps, **{name: getattr(plan, name) for name in names})
+    return PlanRow(str(plan.schedule), plan.schedule.steps, **{name: getattr(plan, name) for name in names})
 
 
-def _text(rows: Sequence[Row], marks: Sequence[str] = ()) -> list[str]:
+def _text(rows: Sequence[PlanRow], marks: Sequence[str] = ()) -> list[str]:
     """Align rows in columns."""
     header = ["schedule", "prescale", "method", "accuracy", "alignment", "floor", "epsilon", "ms", "Gflop"]
     cells = [header]
@@ -177,7 +175,7 @@ def _text(rows: Sequence[Row], marks: Sequence[str] = ()) -> list[str]:
     return aligned(cells)
 
 
-class Options(TypedDict, total=False):
+class PlanOptions(TypedDict, total=False):
     """The keyword arguments of :func:`plan` besides shape and model."""
 
     target_alignment: float | None
@@ -193,11 +191,11 @@ class Options(TypedDict, total=False):
 
 
 @overload
-def plan(shape: Sequence[int], **options: Unpack[Options]) -> Plan: ...
+def plan(shape: Sequence[int], **options: Unpack[PlanOptions]) -> Plan: ...
 @overload
-def plan(shape: nn.Module, **options: Unpack[Options]) -> ModelPlan: ...
+def plan(shape: nn.Module, **options: Unpack[PlanOptions]) -> ModelPlan: ...
 @overload
-def plan(shape: None = None, *, model: nn.Module, **options: Unpack[Options]) -> ModelPlan: ...
+def plan(shape: None = None, *, model: nn.Module, **options: Unpack[PlanOptions]) -> ModelPlan: ...
 def plan(
     shape: Sequence[int] | nn.Module | None = None,
     *,
@@ -215,28 +213,28 @@ def plan(
 ) -> Plan | ModelPlan:
     r"""Find the cheapest schedule, prescale and method that reach an alignment or a polar error.
 
-    Seconds come from a short calibration of this machine at this shape, kept in a file (see :func:`calibrate`). A plan
-    is made once, by hand, and then fixed in the training program: nothing in this library chooses by a timing while it
-    runs, since ranks and resumed runs would part ways. Given the calibration, the answer is always the same.
+    Seconds come from a short calibration of this machine at this shape, cached in a file (see :func:`calibrate`). Make
+    a plan once and fix it in the training program: nothing in this library chooses by timings during training, because
+    ranks and resumed runs would diverge. The same calibration always gives the same plan.
 
     Args:
-        shape: rows and columns of the matrix, or a network in the place of ``model``.
-        model: a network: one plan for each shape that ``split_params(model)`` sends to Muon, as its views see it.
-        target_alignment: least alignment ρ/s, in (0, 1); 0.95 where neither target is given.
+        shape: rows and columns of the matrix; a network is taken as ``model``.
+        model: a network: one plan for each matrix shape that ``split_params(model)`` gives to Muon.
+        target_alignment: least alignment ρ/s, in (0, 1); 0.95 if neither target is given.
         target_epsilon: largest polar error ``max |F - 1|``.
         basis: ``"typical"``: reached on every spectrum of ``typical_spectra``, or on ``spectrum``; ``"floor"``:
             guaranteed for every matrix of this shape, or for ``target_epsilon`` on [ell, 1].
-        ell: smallest singular value over the Frobenius norm, ``σ_min/‖M‖_F`` (other prescales divide by less); needed
-            for ``target_epsilon`` with basis ``"floor"``, only.
-        spectrum: your singular values (any scale), or a matrix, in the place of the typical spectra.
+        ell: smallest singular value over the Frobenius norm, ``σ_min/‖M‖_F`` (other prescales divide by less); for
+            ``target_epsilon`` with basis ``"floor"`` only, and required there.
+        spectrum: your singular values (any scale), or a matrix, instead of the typical spectra.
         accuracy: ``"full"`` or ``"half"`` only; None tries both.
-        dtype: what the products are computed in.
-        device: where.
-        calibration: measured seconds to use as they are.
-        recalibrate: measure again.
+        dtype: dtype of the products.
+        device: device of the products.
+        calibration: measured seconds to use; None calls :func:`calibrate`.
+        recalibrate: measure again even if a cached calibration exists.
 
     Returns:
-        A :class:`Plan`; for a network a :class:`ModelPlan`. With ``status="not_met"`` it holds the best that was found.
+        A :class:`Plan`; for a network a :class:`ModelPlan`. With ``status="not_met"`` it is the best candidate.
     """
     if isinstance(shape, nn.Module):
         if model is not None:
@@ -253,45 +251,39 @@ def plan(
     if model is not None:
         for name, value in (("spectrum", spectrum), ("calibration", calibration)):
             if value is not None:
-                raise ValueError(f"{name} is of one shape, got it with a network: plan each shape by itself")
-        found = _matrix_shapes(model)
-        options: dict[str, Any] = {"accuracy": accuracy, "dtype": dtype}
-        timed = {each: calibrate(each, dtype=dtype, device=device, recalibrate=recalibrate) for each in found}
-        return ModelPlan(tuple((_plan(timed[s], target, None, **options), count) for s, count in found.items()))
+                raise ValueError(f"{name} is of one shape, got it with a network: plan each shape separately")
+        plans = []
+        for each, count in _matrix_shapes(model).items():
+            timed = calibrate(each, dtype=dtype, device=device, recalibrate=recalibrate)
+            plans.append((_plan(timed, target, None, accuracy=accuracy, dtype=dtype), count))
+        return ModelPlan(tuple(plans))
     size = checked_shape(shape)
+    sigma = checked_spectrum(spectrum, size)
     if calibration is None:
-        sigma = checked_spectrum(spectrum, size)
         calibration = calibrate(size, dtype=dtype, device=device, recalibrate=recalibrate)
-    else:
-        if not isinstance(calibration, Calibration):
-            raise TypeError(f"calibration must be a Calibration, got {calibration!r}: leave it out to measure one")
-        if calibration.shape != size:
-            raise ValueError(
-                f"calibration must be of shape {size}, got one of {calibration.shape}: calibrate that shape"
-            )
-        sigma = checked_spectrum(spectrum, size)
+    elif not isinstance(calibration, Calibration):
+        raise TypeError(f"calibration must be a Calibration, got {calibration!r}: leave it out to measure one")
+    elif calibration.shape != size:
+        raise ValueError(f"calibration must be of shape {size}, got one of {calibration.shape}: calibrate that shape")
     return _plan(calibration, target, sigma, accuracy=accuracy, dtype=dtype)
 
 
 def _matrix_shapes(model: nn.Module) -> dict[Shape, int]:
-    """Count the matrices of each shape that Muon gets, fused and stacked ones taken apart."""
-    found: Counter[Shape] = Counter()
-    for row in split_params(model).table:
-        if row.matrix_view is not None:
-            for block in block_shapes(row.shape, row.matrix_view):
-                *batch, m, n = matrices_shape(block, row.matrix_view)
-                found[m, n] += math.prod(batch)
-    if not found:
+    """Count the matrices of each shape that Muon optimizes, with fused and stacked ones separated; largest first."""
+    counts: Counter[Shape] = Counter()
+    for group in split_params(model).matrices:
+        counts.update(shape for name, p in group["params"] for _, shape in matrix_slices(name, p.shape, group))
+    if not counts:
         raise ValueError("model must have a matrix for Muon, got none: print(split_params(model).table) says why")
-    return dict(sorted(found.items(), key=lambda item: (-item[0][0] * item[0][1], item[0])))
+    return dict(sorted(counts.items(), key=lambda item: (-item[0][0] * item[0][1], item[0])))
 
 
 def _plan(
-    calibration: Calibration, target: Target, sigma: Array | None, *, accuracy: Accuracy | None, dtype: torch.dtype
+    calibration: Calibration, target: PlanTarget, sigma: Array | None, *, accuracy: Accuracy | None, dtype: torch.dtype
 ) -> Plan:
     m, n = calibration.shape
     spectra = list(typical_spectra(m, n).values()) if sigma is None else [sigma]
-    search = Search(calibration, spectra, target, (accuracy,) if accuracy else ACCURACIES, dtype)
+    search = PlanSearch(calibration, spectra, target, (accuracy,) if accuracy else ACCURACIES, dtype)
     choice = search.cheapest()
     met = choice is not None
     choice = choice or search.best()
@@ -308,8 +300,8 @@ def _plan(
     return Plan((m, n), status, reason, choice.schedule, **fields, frontier=frontier, dtype=dtype)
 
 
-def _row(search: Search, option: Option) -> Row:
-    return Row(
+def _row(search: PlanSearch, option: PlanOption) -> PlanRow:
+    return PlanRow(
         str(option.schedule), option.schedule.steps, option.prescale, option.method, option.accuracy, option.alignment,
         search.floor(option), search.epsilon(option), option.seconds, search.flops(option),
     )  # fmt: skip

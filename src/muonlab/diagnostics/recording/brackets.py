@@ -1,7 +1,7 @@
 """Guaranteed bounds of ``‖M‖_*``, and so of the descent, from matrix products alone (docs/theory/svd-free-brackets.md).
 
-For devices on which eigenvalues are slow. The bounds hold in floating point too: what rounding may do to the products
-is granted to the side where it hurts.
+For devices on which eigenvalues are slow. The bounds hold in floating point too: each is widened by the rounding of the
+products.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 from muonlab.diagnostics.singular_values import inner
 from muonlab.orthogonalize import newton_schulz
 from muonlab.orthogonalize.matrices import check_matrices
-from muonlab.orthogonalize.prescale import to_unit_range, wide_gram
+from muonlab.orthogonalize.prescale import to_unit_range
 from muonlab.orthogonalize.rounding import allowed_error
 from muonlab.polynomials import Schedule, preset, taylor
 from muonlab.theory import schedule_error
-from muonlab.theory.bracket import bracket_gap, moment_bound
+from muonlab.theory.bracket import bracket_gap
 
 _ROUNDING = 1e-6
-"""Relative rounding of float32 norms and of products in float64, generously."""
+"""Bound on the relative rounding of float32 norms and of products in float64."""
 
 POLISH = Schedule.repeat(taylor(2), 2)
 """Two Taylor steps after a steep schedule close the gap to 7e-5 of a singular value."""
@@ -41,18 +41,18 @@ class Bracket(NamedTuple):
 def nuclear_bracket(
     M: Tensor, *, outcome: Tensor | None = None, schedule: Schedule | None = None, error: float | None = None
 ) -> Bracket:
-    """Bracket ``‖M‖_*`` by the product with a nearly orthogonal ``C = F_C(M/‖M‖_F)`` (bracket C1).
+    """Bracket ``‖M‖_*`` by the product with a nearly orthogonal ``C = F_C(M/‖M‖_F)``.
 
-    Without an outcome both bounds are within ``8e-5·r + 0.001·max(2, √n)`` of the truth, relative to it, r ≤ n the
-    sides; the first part is for spectra of rank one, the second for rounding at its worst.
+    Without an outcome the relative error of both bounds is at most ``8e-5·r + 0.001·max(2, √n)`` for sides r ≤ n; the
+    first term is reached by spectra of rank one, the second covers the largest possible rounding.
 
     Args:
         M: matrix or batch (…, m, n).
-        outcome: ``F(M/‖M‖_F)`` where a schedule F has been applied already (an optimizer's direction): two more steps
-            are then enough, if F is steep (Jordan's, Polar Express).
+        outcome: ``F(M/‖M‖_F)`` where a schedule F has been applied already (an optimizer's direction): then two more
+            steps are enough if F is steep (Jordan's, Polar Express).
         schedule: F; without an outcome, the schedule to use instead of Polar Express and two Taylor steps.
-        error: how far the outcome may be from exact steps in the operator norm; None for what full accuracy in its
-            dtype allows.
+        error: distance of the outcome from exact steps in the operator norm; None for what full accuracy in its dtype
+            allows.
 
     Example:
         >>> low, high = nuclear_bracket(torch.diag(torch.tensor([3.0, 4.0])))
@@ -64,9 +64,10 @@ def nuclear_bracket(
         raise ValueError(f"error is that of an outcome, got error = {error} without one: pass outcome= too")
     if outcome is not None and outcome.shape != M.shape:
         shapes = f"{tuple(outcome.shape)} for {tuple(M.shape)}"
-        raise ValueError(f"outcome must have the shape of M, got {shapes}: pass what was made of M")
+        raise ValueError(f"outcome must have the shape of M, got {shapes}: pass the direction computed from M")
     if not M.numel():
-        return _nothing(M)
+        zero = M.new_zeros(M.shape[:-2], dtype=torch.float64)
+        return Bracket(zero, zero.clone())
     X, exponent = to_unit_range(M if M.dtype == torch.float64 else M.float())
     if outcome is None:
         F = BRACKET_SCHEDULE if schedule is None else schedule
@@ -86,36 +87,10 @@ def nuclear_bracket(
     alpha = torch.linalg.vector_norm(X.double(), dim=(-2, -1))
     lower = product / (schedule_error(F, 0.0).s_max + error) * (1 - _ROUNDING)
     whole = product + alpha * min(M.shape[-2:]) * bracket_gap(F)
-    # half precision magnified by a steep schedule can leave nothing certain
+    # half precision magnified by a steep schedule can leave no finite bound
     upper = whole / (1 - error) * (1 + _ROUNDING) if error < 1 else torch.where(alpha == 0, alpha, alpha + math.inf)
     scale = torch.ldexp(torch.ones_like(upper), exponent[..., 0, 0])
     return Bracket(lower.clamp_min(0) * scale, upper * scale)
-
-
-@torch.no_grad()
-def moment_bracket(M: Tensor) -> Bracket:
-    """Bracket ``‖M‖_*`` by the traces of ``A, A², A³``, ``A = M Mᵀ`` (bracket C2): one product beyond the Gram matrix.
-
-    The upper bound is within 6 % of the truth on Gaussian matrices and may be several times it on decaying spectra (3
-    for 768 columns that decay as 1/k); the lower one is Hölder's ``tr(A)^{3/2}/tr(A²)^{1/2}``.
-    """
-    check_matrices(M)
-    if not M.numel():
-        return _nothing(M)
-    X, exponent = to_unit_range(M if M.dtype == torch.float64 else M.float())
-    A = wide_gram(X.mT if M.shape[-2] > M.shape[-1] else X)
-    m1 = A.diagonal(dim1=-2, dim2=-1).sum(-1)
-    A2 = A @ A
-    m2, m3 = (A * A).sum((-2, -1)), (A * A2).sum((-2, -1))
-    moments = zip(*(m.reshape(-1).tolist() for m in (m1, m2, m3)), strict=True)
-    r = min(M.shape[-2:])
-    bounds = [moment_bound(a, b, c, r) if math.isfinite(a + b + c) else math.nan for a, b, c in moments]
-    upper = torch.tensor(bounds, dtype=torch.float64, device=M.device).reshape(m1.shape) * (1 + _ROUNDING)
-    # rounded traces do not see eigenvalues below n·eps, and there may be r of them
-    upper += (r * m1 * (max(M.shape[-2:]) + 16) * torch.finfo(torch.float64).eps).sqrt()
-    lower = torch.where(m2 > 0, m1 * (m1 / m2).sqrt(), m1) * (1 - _ROUNDING)
-    scale = torch.ldexp(torch.ones_like(upper), exponent[..., 0, 0])
-    return Bracket(lower * scale, upper * scale)
 
 
 def descent_bracket(M: Tensor, O: Tensor, nuclear: Bracket) -> Bracket:
@@ -123,9 +98,3 @@ def descent_bracket(M: Tensor, O: Tensor, nuclear: Bracket) -> Bracket:
     product = inner(M, O)
     zero = nuclear.upper == 0
     return Bracket(*(torch.where(zero, 0.0, product / norm) for norm in (nuclear.upper, nuclear.lower)))
-
-
-def _nothing(M: Tensor) -> Bracket:
-    """Return the bracket of empty matrices."""
-    zero = M.new_zeros(M.shape[:-2], dtype=torch.float64)
-    return Bracket(zero, zero.clone())

@@ -1,4 +1,4 @@
-"""The recorder: what the proof says about every matrix of a Muon while it trains, without changing a bit of it."""
+"""``Recorder``: certificates of every matrix of a Muon during training, without changing a bit of the training."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from typing import Any
 from torch.optim.optimizer import Optimizer
 
 from muonlab import _checks
-from muonlab.diagnostics.across_ranks import gathered
+from muonlab.diagnostics.across_ranks import gather_from_ranks
 from muonlab.diagnostics.certificates import text
+from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, named_parameters
+from muonlab.diagnostics.recording.covered_run import STATE_KEYS, CoveredRun
 from muonlab.diagnostics.recording.row_file import RowFile
-from muonlab.diagnostics.recording.rows import MEASURES, Measure, Row, matrix_row, whole_row
-from muonlab.diagnostics.recording.run_certificate import KEYS, CoveredRun
-from muonlab.diagnostics.watch import Seen, Watch, checked_state, members, muon_of, places
+from muonlab.diagnostics.recording.rows import MEASURES, Measure, RecordedRow, matrix_row, whole_row
+from muonlab.diagnostics.recording.step_observer import OrthogonalizedMatrix, StepObserver, require_keys
 from muonlab.orthogonalize.hardware import wait
 from muonlab.theory import RunBound
 
 
 class Recorder:
-    """Record δ, ε, χ, ρ, s and alignment of every matrix at every ``every``-th step; training keeps its bits.
+    """Record δ, ε, χ, ρ, s and alignment of every matrix at every ``every``-th step, without changing the training.
 
-    A row per matrix (``event: "matrix"``), one for all (``"whole"``), and one that names what was not orthogonalized
-    (``"missing"``: no gradient, or a Muon that is not running). Recording needs an ordinary, uncompiled ``step``. On
-    several processes each must have a recorder; every matrix is measured by its owner, and all of them get all rows.
+    Each recorded step gives a row per matrix (``event: "matrix"``), one for the network (``"whole"``), and, if matrices
+    were not orthogonalized, one with their names (``"missing"``: no gradient, or a Muon that is inactive). Recording
+    needs an uncompiled ``step``. In distributed training every process needs a recorder; each matrix is measured by the
+    rank that orthogonalizes it, and all ranks get all rows.
 
     Args:
         optimizer: a Muon or MuonWithAux.
-        every: distance of recorded steps; the first step is one. 1 makes :meth:`certificate` possible.
+        every: record the first step and every so many after it; :meth:`certificate` needs 1.
         to: a file for JSON lines (appended to), or a function to call with each row; None keeps them in ``rows``.
         measure: ``"spectrum"``, ``"exact"`` or ``"bracket"``, see ``recording.rows.matrix_row``.
         gradients: also record the nuclear norm of ``p.grad``.
 
     Attributes:
-        rows: the rows, if they go nowhere else.
+        rows: all rows, if ``to`` is None.
         last: the rows of the last recorded step.
-        run: the steps so far as the theorem sees them (with ``every=1``).
-        seconds: that recording has taken, for a clock of the training alone.
-        cpu_seconds: the same on the processor's clock, all threads of the process.
+        run: the steps that the theorem covers (with ``every=1``).
+        seconds: wall-clock time spent on recording, to be subtracted from the time of training.
+        cpu_seconds: processor time spent on recording, all threads of the process.
 
     Example:
         >>> import torch
@@ -60,7 +62,7 @@ class Recorder:
         optimizer: Optimizer,
         every: int = 50,
         *,
-        to: str | os.PathLike[str] | Callable[[Row], object] | None = None,
+        to: str | os.PathLike[str] | Callable[[RecordedRow], object] | None = None,
         measure: Measure = "spectrum",
         gradients: bool = True,
     ) -> None:
@@ -74,18 +76,20 @@ class Recorder:
         self.optimizer = optimizer
         self.measure: Measure = _checks.one_of("measure", measure, MEASURES)
         self.gradients = gradients
-        self.rows: list[Row] = []
-        self.last: list[Row] = []
+        self.rows: list[RecordedRow] = []
+        self.last: list[RecordedRow] = []
         self.run = CoveredRun(optimizer)
         self.seconds = self.cpu_seconds = 0.0
-        self._current: list[Row] = []
+        self._current: list[RecordedRow] = []
         self._half_done = False
-        self._began_at = 0
+        self._start_step = 0
         self._warned = False
         self._file = RowFile(to) if isinstance(to, (str, os.PathLike)) else None
         self._call = to if callable(to) else None
-        self._watch = Watch(optimizer, every, self._see, self._after, self._before, gradients=gradients)
-        self._on_load = optimizer.register_load_state_dict_post_hook(self._loaded)
+        self._observer = StepObserver(
+            optimizer, every, self._on_matrix, self._on_end, self._on_start, gradients=gradients
+        )
+        self._load_hook = optimizer.register_load_state_dict_post_hook(self._on_load)
 
     def __enter__(self) -> Recorder:
         return self
@@ -94,40 +98,41 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        if kind is None and self.step == self._began_at:
+        if kind is None and self.step == self._start_step:
             warnings.warn("nothing was recorded: the optimizer took no step; is it the one that trains?", stacklevel=2)
 
     def close(self) -> None:
-        """Take the hooks off the optimizer and close the file."""
-        self._watch.close()
-        self._on_load.remove()
+        """Remove the hooks from the optimizer and close the file."""
+        self._observer.close()
+        self._load_hook.remove()
         if self._file is not None:
             self._file.close()
 
     @property
     def step(self) -> int:
-        """Steps that the optimizer has taken since recording began."""
-        return self._watch.step
+        """Steps of the optimizer since recording started."""
+        return self._observer.step
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed recording needs: plain values."""
+        """Return the state of the recording in plain values."""
         return {"step": self.step, **self.run.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another recorder stopped; load the optimizer's state as well."""
-        step = _checks.integer("step", checked_state(state, "step")["step"], at_least=0)
-        self.run.load_state_dict(checked_state(state, *KEYS))
-        self._watch.step = self._began_at = step
+        """Resume from a saved state; the optimizer's state must be loaded as well."""
+        require_keys(state, "step", *STATE_KEYS)
+        step = _checks.integer("step", state["step"], at_least=0)
+        self.run.load_state_dict(state)
+        self._observer.step = self._start_step = step
 
     # ---------------------------------------------------------------------------------------------------- recording
 
-    def _before(self) -> None:
-        if self._half_done:  # its momenta have moved on already
-            self.run.end(f"a step failed half-way after step {self.step}")
+    def _on_start(self) -> None:
+        if self._half_done:  # its momenta were updated already
+            self.run.stop(f"a step failed half-way after step {self.step}")
         self._current, self._half_done = [], False
-        self.run.begin()
+        self.run.before_step()
 
-    def _see(self, seen: Seen) -> None:
+    def _on_matrix(self, seen: OrthogonalizedMatrix) -> None:
         self._half_done = True
         wait(seen.M.device)
         with self._timed():
@@ -136,24 +141,24 @@ class Recorder:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        began, cpu_began = time.perf_counter(), time.process_time()
+        start, cpu_start = time.perf_counter(), time.process_time()
         yield
-        self.seconds += time.perf_counter() - began
-        self.cpu_seconds += time.process_time() - cpu_began
+        self.seconds += time.perf_counter() - start
+        self.cpu_seconds += time.process_time() - cpu_start
 
-    def _after(self, step: int, missing: list[str]) -> None:
+    def _on_end(self, step: int, missing: list[str]) -> None:
         with self._timed():
             self._finish(step, missing)
 
     def _finish(self, step: int, missing: list[str]) -> None:
-        rows, self._current, self._half_done = self._everyones(self._current), [], False
+        rows, self._current, self._half_done = self._from_all_ranks(self._current), [], False
         whole = whole_row(rows)
-        if self._watch.every == 1:
-            self.run.settle()
+        if self._observer.every == 1:
+            self.run.after_step()
             self.run.add(step, rows, whole)
         rows.append({"event": "whole", "step": step, **whole})
         if missing:
-            reason = _why(missing, self._watch.passed_over, whole)
+            reason = _missing_reason(missing, self._observer.passed_over, whole)
             rows.append({"event": "missing", "step": step, "names": missing, "reason": reason})
             if not whole["matrices"] and not self._warned:
                 self._warned = True
@@ -167,44 +172,46 @@ class Recorder:
         else:
             self.rows += self.last
 
-    def _everyones(self, rows: list[Row]) -> list[Row]:
-        """Return the rows of all ranks, each matrix once; every rank then writes, and knows, the same."""
-        muon = self._watch.muon
+    def _from_all_ranks(self, rows: list[RecordedRow]) -> list[RecordedRow]:
+        """Return the rows of all ranks, each matrix once, in the same order on every rank."""
+        muon = self._observer.muon
         if not muon.grids:
             return rows
-        found = {row["name"]: row for row in gathered(muon, rows)}
-        names = [place.name for name, p, group in members(muon) for place, _ in places(name, p.shape, group)]
-        return [found[name] for name in names if name in found]
+        by_name = {row["name"]: row for row in gather_from_ranks(muon, rows)}
+        names = [
+            part.name for name, p, group in named_parameters(muon) for part, _ in matrix_slices(name, p.shape, group)
+        ]
+        return [by_name[name] for name in names if name in by_name]
 
-    def _loaded(self, _: Optimizer) -> None:
-        if self.step != self._began_at:
-            self.run.end("the optimizer's state was loaded during the run: load the recorder's after it")
+    def _on_load(self, _: Optimizer) -> None:
+        if self.step != self._start_step:
+            self.run.stop("the optimizer's state was loaded during the run: load the recorder's after it")
 
     # ----------------------------------------------------------------------------------------------- the certificate
 
     def certificate(self, *, L: float, D: float, sigma: float = 0.0, B: int = 1, failure: float = 0.05) -> RunBound:
-        """Bound the weighted average of the gradient norms of this very run (alignment theorem, per run).
+        """Bound the weighted average of the gradient norms of this run (alignment theorem, per run).
 
-        It stands on what cannot be seen from here: gradients are unbiased and not clipped, nothing else moves the
-        weights. ``measure="bracket"`` serves too, at a slightly larger bound: it needs a lower ρ and an upper s only.
+        It assumes what the recorder cannot check: gradients are unbiased and not clipped, and nothing else moves the
+        weights. With ``measure="bracket"`` the bound is valid too, and slightly larger.
 
         Args:
             L: smoothness constant for the pair of norms of :class:`NetworkCertificate`.
             D: ``f(W_0) - f*``, or ``f(W_0) - f(W_T)`` where that is known.
             sigma: bound on one sample's standard deviation.
             B: batch size.
-            failure: probability with which the noise part may fail.
+            failure: probability with which the noise term may be exceeded.
 
         Returns:
-            A :class:`muonlab.theory.RunBound`; "not_applicable" with its reason where the run is not covered.
+            A :class:`muonlab.theory.RunBound`; "not_applicable" with a reason if the run is not covered.
         """
-        if self._watch.every != 1:
-            reason = f"every = {self._watch.every}: the per-run bound needs every step, pass every=1"
+        if self._observer.every != 1:
+            reason = f"every = {self._observer.every}: the per-run bound needs every step, pass every=1"
             return RunBound(float("inf"), {}, 1.0, "not_applicable", reason)
         return self.run.bound(self.step, L=L, D=D, sigma=sigma, B=B, failure=failure)
 
 
-def _why(missing: list[str], passed_over: list[str], whole: Row) -> str:
+def _missing_reason(missing: list[str], passed_over: list[str], whole: RecordedRow) -> str:
     if passed_over:
         return f"{len(passed_over)} matrices had a gradient and were not orthogonalized: is the step compiled?"
     if whole["matrices"]:

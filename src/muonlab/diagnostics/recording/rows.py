@@ -1,4 +1,4 @@
-"""Rows of a recording: what is measured on one matrix at one step, and on all of them together."""
+"""Rows of a recording: the measurements of one matrix at one step, and of all matrices together."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from muonlab.diagnostics.certificates import text
-from muonlab.diagnostics.certificates.matrix import floor_of, slack_of
+from muonlab.diagnostics.certificates.matrix_certification import floor_of, rounding_allowance
 from muonlab.diagnostics.recording.brackets import POLISH, descent_bracket, nuclear_bracket
+from muonlab.diagnostics.recording.step_observer import OrthogonalizedMatrix
 from muonlab.diagnostics.singular_values import Response, Spectrum, inner, operator_norm, respond, spectrum
-from muonlab.diagnostics.watch import Seen
 from muonlab.optim import NewtonSchulz
 from muonlab.optim.orthogonalizer import from_plain
 from muonlab.orthogonalize import newton_schulz
@@ -23,32 +23,32 @@ from muonlab.polynomials import Schedule
 from muonlab.theory import network_alignment, schedule_error
 from muonlab.theory.bracket import bracket_gap
 
-Row = dict[str, Any]
+RecordedRow = dict[str, Any]
 Measure = Literal["spectrum", "exact", "bracket"]
 MEASURES: tuple[Measure, ...] = ("spectrum", "exact", "bracket")
 
 GRADIENT = "minibatch, as the optimizer got it (after clipping)"
 WRONG_DIRECTION = "the direction is not what the group's orthogonalizer makes of the matrix"
-SKIPPED = "the parameter was skipped: its gradient is not finite, or carries the momentum out of range"
+SKIPPED = "the parameter was skipped: its gradient is not finite, or makes the momentum overflow"
 _STEEP = 1e-3
-"""Gap of a bracket up to which a direction of the optimizer's schedule, polished, is good enough to build it from."""
+"""Largest gap with which the optimizer's own direction, after two more steps, is used for a bracket."""
 
 
 @torch.no_grad()
-def matrix_row(seen: Seen, *, measure: Measure, gradients: bool) -> Row:
+def matrix_row(seen: OrthogonalizedMatrix, *, measure: Measure, gradients: bool) -> RecordedRow:
     """Measure one matrix: residuals, polar error, descent, gain, alignment, norms.
 
-    ``"spectrum"`` computes the singular values of M and, by them, what exact steps give; descent and ``‖O‖_F`` are
-    measured on O and compared with that, and only where they disagree is ``‖O‖_op`` measured too. ``"exact"`` always
-    measures it. ``"bracket"`` gives guaranteed bounds from matrix products alone, once O is what a second computation
-    gives.
+    ``"spectrum"`` computes the singular values of M and from them the result of exact steps; descent and ``‖O‖_F`` are
+    measured on O and compared with it, and ``‖O‖_op`` is measured only if they disagree. ``"exact"`` always measures
+    it. ``"bracket"`` gives guaranteed bounds from matrix products alone, after comparing O with a second computation.
     """
-    how = from_plain(seen.group["orthogonalizer"])
-    schedule = how.schedule if isinstance(how, NewtonSchulz) else None
-    prescale: Prescale = how.prescale if isinstance(how, NewtonSchulz) else "frobenius"
-    slack = slack_of(how, seen.M)
-    bracketed = measure == "bracket" and schedule is not None  # an exact polar factor has no bracket of its own
-    row: Row = {
+    orthogonalizer = from_plain(seen.group["orthogonalizer"])
+    steps = orthogonalizer if isinstance(orthogonalizer, NewtonSchulz) else None
+    schedule = steps.schedule if steps else None
+    prescale: Prescale = steps.prescale if steps else "frobenius"
+    slack = rounding_allowance(orthogonalizer, seen.M)
+    bracketed = measure == "bracket" and schedule is not None  # there is no bracket for an exact polar factor
+    row: RecordedRow = {
         "name": seen.name,
         "shape": list(seen.M.shape),
         "method": text.EXACT if schedule is None else text.method(schedule, prescale),
@@ -59,8 +59,8 @@ def matrix_row(seen: Seen, *, measure: Measure, gradients: bool) -> Row:
     if schedule is not None and bracketed:
         row |= _bracketed(seen, schedule, prescale, slack)
     else:
-        of = spectrum(seen.M, rank_tol=getattr(how, "rank_tol", None))
-        row |= _measured(seen, of, schedule, prescale, slack, always=measure == "exact")
+        sigma = spectrum(seen.M, rank_tol=getattr(orthogonalizer, "rank_tol", None))
+        row |= _measured(seen, sigma, schedule, prescale, slack, always=measure == "exact")
     if gradients and seen.gradient is not None:
         row |= _gradient(seen.gradient, bracketed=measure == "bracket")
     if seen.skipped:
@@ -69,20 +69,26 @@ def matrix_row(seen: Seen, *, measure: Measure, gradients: bool) -> Row:
 
 
 def _measured(
-    seen: Seen, of: Spectrum, schedule: Schedule | None, prescale: Prescale, slack: float, *, always: bool
-) -> Row:
-    expected = respond(of, schedule, prescale)
-    descent = float(inner(seen.M, seen.O)) / of.nuclear if of.nuclear else 0.0
+    seen: OrthogonalizedMatrix,
+    sigma: Spectrum,
+    schedule: Schedule | None,
+    prescale: Prescale,
+    slack: float,
+    *,
+    always: bool,
+) -> RecordedRow:
+    expected = respond(sigma, schedule, prescale)
+    descent = float(inner(seen.M, seen.O)) / sigma.nuclear if sigma.nuclear else 0.0
     size = float(torch.linalg.vector_norm(seen.O.double()))
-    as_expected = _agrees(descent, size, of, expected, slack, exact=schedule is None)
+    as_expected = _agrees(descent, size, sigma, expected, slack, exact=schedule is None)
     gain = expected.gain if as_expected and not always else operator_norm(seen.O)
-    floor = floor_of(of, schedule, prescale)
+    floor = floor_of(sigma, schedule, prescale)
     alignment = descent / gain if gain else 0.0
-    # an exact factor falls short of its floor by what its rank tolerance drops, which `expected` knows
-    status, reason = _status(of, alignment, None if schedule is None else floor, slack, as_expected)
+    # an exact factor is below its floor by what its rank tolerance drops, which `expected` accounts for
+    status, reason = _status(sigma, alignment, None if schedule is None else floor, slack, as_expected)
     return {
-        "rank": of.rank,
-        "effective_rank": of.effective_rank if of.finite else math.nan,
+        "rank": sigma.rank,
+        "effective_rank": sigma.effective_rank if sigma.finite else math.nan,
         "delta_0": expected.deltas[0],
         "delta": expected.delta,
         "epsilon": expected.epsilon,
@@ -92,44 +98,44 @@ def _measured(
         "rounding": 0.0 if always or not as_expected else slack,
         "alignment": alignment,
         "alignment_floor": floor,
-        "nuclear": of.nuclear,
+        "nuclear": sigma.nuclear,
         "status": status,
         "reason": reason,
     }
 
 
-def _agrees(descent: float, size: float, of: Spectrum, expected: Response, slack: float, *, exact: bool) -> bool:
-    """Tell whether a direction has the descent and the Frobenius norm of exact steps, up to its rounding."""
-    if not of.finite or math.isnan(descent + size):
+def _agrees(descent: float, size: float, sigma: Spectrum, expected: Response, slack: float, *, exact: bool) -> bool:
+    """Return whether a direction has the descent and the Frobenius norm of exact steps, up to rounding."""
+    if not sigma.finite or math.isnan(descent + size):
         return False
     near = abs(descent - expected.descent) <= slack
     # the exact polar factor depends on which tiny singular values count: its size may differ by one of them
-    return near and (exact or abs(size - expected.frobenius) <= slack * math.sqrt(max(1, min(of.shape))))
+    return near and (exact or abs(size - expected.frobenius) <= slack * math.sqrt(max(1, min(sigma.shape))))
 
 
-def _status(of: Spectrum, alignment: float, floor: float | None, slack: float, as_expected: bool) -> tuple[str, str]:
-    if not of.finite or math.isnan(alignment):
+def _status(sigma: Spectrum, alignment: float, floor: float | None, slack: float, as_expected: bool) -> tuple[str, str]:
+    if not sigma.finite or math.isnan(alignment):
         return "not_applicable", "NaN or infinity in the matrix or its direction"
     if not as_expected:
         return "violated", WRONG_DIRECTION
-    if not of.rank:
+    if not sigma.rank:
         return "not_applicable", "the matrix is zero"
     if floor is not None and alignment < floor - slack:
         return "violated", f"alignment {alignment:.4g} is below the floor {floor:.4g}"
     return "holds", "alignment theorem"
 
 
-def _bracketed(seen: Seen, schedule: Schedule, prescale: Prescale, slack: float) -> Row:
+def _bracketed(seen: OrthogonalizedMatrix, schedule: Schedule, prescale: Prescale, slack: float) -> RecordedRow:
     """Bound instead of measuring: nuclear norm and gain from above, descent and alignment from below."""
     M = seen.M if seen.M.dtype == torch.float64 else seen.M.float()
-    again = newton_schulz(M, schedule, prescale=prescale)  # to compare with, and free of the rounding of O
+    again = newton_schulz(M, schedule, prescale=prescale)  # to compare with, and without the rounding of O
     steep = prescale == "frobenius" and _steep(schedule)
     nuclear = nuclear_bracket(M, outcome=again, schedule=schedule) if steep else nuclear_bracket(M)
     descent = float(descent_bracket(seen.M, seen.O, nuclear).lower)
     off = float(torch.linalg.vector_norm(seen.O.double() - again.double()))
     wrong = off > 2 * slack * math.sqrt(max(1, min(seen.M.shape)))  # both may be off by the slack
     gain = schedule_error(schedule, 0.0).s_max + slack
-    if wrong or prescale == "none":  # nothing keeps the values in the unit ball: the Frobenius norm bounds them
+    if wrong or prescale == "none":  # values may leave the unit ball: the Frobenius norm bounds them
         gain = float(torch.linalg.vector_norm(seen.O.double()))
     zero = float(nuclear.upper) == 0.0
     alignment = 0.0 if zero or gain == 0.0 else descent / gain
@@ -158,16 +164,16 @@ def _steep(schedule: Schedule) -> bool:
     return bracket_gap(schedule + POLISH) <= _STEEP
 
 
-def _gradient(gradient: Tensor, *, bracketed: bool) -> Row:
+def _gradient(gradient: Tensor, *, bracketed: bool) -> RecordedRow:
     if bracketed:
         low, high = nuclear_bracket(gradient)
-        norms: Row = {"gradient_nuclear": float(high), "gradient_nuclear_lower": float(low)}
+        norms: RecordedRow = {"gradient_nuclear": float(high), "gradient_nuclear_lower": float(low)}
     else:
         norms = {"gradient_nuclear": spectrum(gradient).nuclear}
     return {**norms, "gradient": GRADIENT}
 
 
-def whole_row(rows: Sequence[Row]) -> Row:
+def whole_row(rows: Sequence[RecordedRow]) -> RecordedRow:
     """Combine the matrices of a step that move under the dual pair of the network (:class:`NetworkCertificate`)."""
     moving = [row for row in rows if row["length"] > 0]
     longest = max((row["length"] for row in moving), default=0.0)

@@ -1,43 +1,35 @@
-"""Data of the lab: five datasets of the hub and one embedded, decoded once, mapped from the cache, batched by index.
+"""The datasets of the lab: five from the hub and one embedded, decoded once, mapped from the cache, batched by index.
 
-Names resolve on first use, so that the registry can be read without torch, numpy or ``datasets``.
+Names are imported on first use, so that the registry can be read without torch, numpy or ``datasets``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from muonlab.lab.data.augmentation import augment as augment
     from muonlab.lab.data.batches import Examples as Examples
+    from muonlab.lab.data.batches import augment as augment
     from muonlab.lab.data.batches import order as order
-    from muonlab.lab.data.identity import Identity as Identity
-    from muonlab.lab.data.identity import Origin as Origin
-    from muonlab.lab.data.identity import identify as identify
     from muonlab.lab.data.inventory import prepare as prepare
     from muonlab.lab.data.inventory import status as status
     from muonlab.lab.data.loading import Data as Data
+    from muonlab.lab.data.loading import identify as identify
     from muonlab.lab.data.loading import load as load
     from muonlab.lab.data.registry import AUGMENTATIONS as AUGMENTATIONS
-    from muonlab.lab.data.registry import Dataset as Dataset
     from muonlab.lab.data.registry import datasets as datasets
     from muonlab.lab.data.registry import describe as describe
-    from muonlab.lab.data.registry import register as register
 
 _HOMES = {
     "AUGMENTATIONS": "registry",
     "Data": "loading",
-    "Dataset": "registry",
     "Examples": "batches",
-    "Identity": "identity",
-    "Origin": "identity",
-    "augment": "augmentation",
+    "augment": "batches",
     "datasets": "registry",
     "describe": "registry",
-    "identify": "identity",
+    "identify": "loading",
     "load": "loading",
     "order": "batches",
     "prepare": "inventory",
-    "register": "registry",
     "status": "inventory",
 }
 

@@ -1,15 +1,22 @@
-"""Examples that are batched by index: pixels normalised, or blocks of tokens with their successors."""
+"""Examples that are batched by index, the order of an epoch, and the augmentation of a batch."""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from muonlab import _checks
+from muonlab.lab.data.registry import AUGMENTATIONS
+
+PIXELS = 2
+"""How far ``flip+translate`` may move an image in each direction."""
 
 
 class Examples(ABC):
@@ -20,41 +27,27 @@ class Examples(ABC):
 
     @abstractmethod
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of the examples of these numbers, on the device of the examples.
-
-        Args:
-            index: int64, of any device.
-        """
+        """Return the inputs and targets of the examples with these int64 indices, on the device of the examples."""
 
     @abstractmethod
     def to(self, device: torch.device | str) -> Examples:
-        """Return the same examples with their bytes on another device, moved once."""
-
-    @abstractmethod
-    def sliced(self, n: int) -> Examples:
-        """Return the first ``n`` examples."""
+        """Return the same examples on another device."""
 
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where the examples lie, and their batches."""
-
-    def _checked_length(self, n: int) -> int:
-        n = _checks.integer("n", n, at_least=1)
-        if n > len(self):
-            raise ValueError(f"n must be at most the number of examples, {len(self):,}, got {n:,}: pass fewer")
-        return n
+        """The device of the examples and of their batches."""
 
 
 @dataclass(frozen=True, eq=False)
 class Images(Examples):
-    """Labelled images; a batch is ``(x/brightest − mean)/std`` in float32, and int64 labels.
+    """Labelled images; a batch is ``(x/brightest − mean)/std`` in float32 and int64 labels.
 
     Args:
         pixels: uint8, (n, channels, height, width).
         labels: int64.
-        scale: what a channel is multiplied by, (channels, 1, 1).
-        shift: what is added then.
+        scale: factor of each channel, (channels, 1, 1).
+        shift: added to each channel after that.
     """
 
     pixels: Tensor
@@ -63,19 +56,25 @@ class Images(Examples):
     shift: Tensor
 
     @classmethod
-    def of(
-        cls, pixels: Tensor, labels: Tensor, mean: tuple[float, ...], std: tuple[float, ...], brightest: int
+    def from_arrays(
+        cls,
+        pixels: NDArray[Any],
+        labels: NDArray[Any],
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        brightest: int,
     ) -> Images:
-        """Return images whose pixels are normalised by mean and std of each channel."""
+        """Return images that are normalised by mean and std of each channel."""
         m, s = (torch.tensor(values, dtype=torch.float64).view(-1, 1, 1) for values in (mean, std))
-        return cls(pixels, labels, (1 / (brightest * s)).float(), (-m / s).float())
+        scale, shift = (1 / (brightest * s)).float(), (-m / s).float()
+        return cls(torch.from_numpy(pixels), torch.from_numpy(labels).to(torch.int64), scale, shift)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def device(self) -> torch.device:
-        """Where the pixels lie, and their batches."""
+        """The device of the pixels and of their batches."""
         return self.pixels.device
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,13 +84,8 @@ class Images(Examples):
         return x, self.labels.index_select(0, index)
 
     def to(self, device: torch.device | str) -> Images:
-        """Return the same images with their bytes on another device."""
+        """Return the same images on another device."""
         return Images(*(t.to(device) for t in (self.pixels, self.labels, self.scale, self.shift)))
-
-    def sliced(self, n: int) -> Images:
-        """Return the first ``n`` images, as nearly as can be equally many of each class."""
-        n = self._checked_length(n)
-        return replace(self, pixels=self.pixels[:n], labels=self.labels[:n])
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,50 +93,46 @@ class Tokens(Examples):
     """A stream of tokens in blocks; a batch is blocks of int64 and, for each token, the one that follows it.
 
     Args:
-        stream: int16 that holds the bits of uint16, since torch indexes few unsigned types.
+        stream: the bits of uint16 tokens as int16, since torch supports few operations on uint16.
         block: tokens in a block.
     """
 
     stream: Tensor
     block: int
 
+    @classmethod
+    def from_array(cls, stream: NDArray[np.uint16], block: int) -> Tokens:
+        """Return a stream of uint16 tokens in blocks."""
+        return cls(torch.from_numpy(stream.view(np.int16)), block)
+
     def __len__(self) -> int:
         return (len(self.stream) - 1) // self.block
 
     @property
-    def tokens(self) -> int:
-        """Tokens in the stream, a last part shorter than a block included."""
-        return len(self.stream)
-
-    @property
     def device(self) -> torch.device:
-        """Where the stream lies, and its batches."""
+        """The device of the stream and of its batches."""
         return self.stream.device
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return blocks and their successors."""
+        """Return blocks, and for each token the one that follows it."""
         index, used = index.to(self.device), len(self) * self.block
         blocks = (self.stream[first : first + used].view(-1, self.block) for first in (0, 1))
         x, y = (b.index_select(0, index).to(torch.int64).bitwise_and_(0xFFFF) for b in blocks)
         return x, y
 
     def to(self, device: torch.device | str) -> Tokens:
-        """Return the same tokens with their bytes on another device."""
+        """Return the same tokens on another device."""
         return replace(self, stream=self.stream.to(device))
-
-    def sliced(self, n: int) -> Tokens:
-        """Return the first ``n`` blocks."""
-        return replace(self, stream=self.stream[: self._checked_length(n) * self.block + 1])
 
 
 def generator(*key: str | int) -> torch.Generator:
-    """Return a generator on the CPU that is seeded by sha256 of a key: no two keys share one, nor their sums."""
+    """Return a CPU generator seeded by the sha256 of a key, so that different keys give unrelated numbers."""
     digest = hashlib.sha256(" ".join(map(str, key)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8]) >> 1)
 
 
 def order(seed: int, epoch: int, n: int) -> Tensor:
-    """Return the order of ``n`` examples in an epoch: a permutation that depends on these three numbers alone.
+    """Return the order of ``n`` examples in an epoch, a permutation that depends only on these three numbers.
 
     Example:
         >>> torch.equal(order(0, 1, 100), order(0, 1, 100)), torch.equal(order(0, 1, 100), order(1, 0, 100))
@@ -150,3 +140,43 @@ def order(seed: int, epoch: int, n: int) -> Tensor:
     """
     seed, epoch = (_checks.integer(name, value, at_least=0) for name, value in (("seed", seed), ("epoch", epoch)))
     return torch.randperm(_checks.integer("n", n, at_least=0), generator=generator("order", seed, epoch))
+
+
+def augment(x: Tensor, kind: str, *, seed: int, epoch: int, step: int) -> Tensor:
+    """Return an augmented batch of images; the random numbers depend only on seed, epoch and step.
+
+    ``flip`` mirrors each image left to right with probability one half; ``flip+translate`` also moves it by up to two
+    pixels in each direction, with reflection at the border. Random numbers are drawn on the CPU, so that all devices
+    give the same images.
+
+    Args:
+        x: images, (batch, channels, height, width).
+        kind: a name of :data:`AUGMENTATIONS`.
+        seed: of the run's data.
+        epoch: its number.
+        step: number of the batch in the epoch.
+    """
+    _checks.one_of("kind", kind, AUGMENTATIONS)
+    if kind == "none":
+        return x
+    if x.dim() != 4:
+        raise ValueError(f"x must be images (batch, channels, height, width), got {tuple(x.shape)}: use kind='none'")
+    numbers = {"seed": seed, "epoch": epoch, "step": step}
+    source = generator("augment", *(_checks.integer(name, value, at_least=0) for name, value in numbers.items()))
+    b, c, h, w = x.shape
+    flips = torch.rand(b, 1, generator=source) < 0.5
+    rows, columns = torch.arange(h).expand(b, h), torch.arange(w).expand(b, w)
+    columns = torch.where(flips, w - 1 - columns, columns)
+    if kind == "flip+translate":
+        if min(h, w) <= PIXELS:
+            raise ValueError(f"images must be larger than {PIXELS} pixels to be moved, got {h}×{w}: use kind='flip'")
+        moves = torch.randint(-PIXELS, PIXELS + 1, (2, b, 1), generator=source)
+        rows, columns = _reflected(rows + moves[0], h), _reflected(columns + moves[1], w)
+    index = (rows[:, :, None] * w + columns[:, None, :]).view(b, 1, h * w).to(x.device)
+    return x.reshape(b, c, h * w).gather(2, index.expand(b, c, h * w)).view(b, c, h, w)
+
+
+def _reflected(index: Tensor, n: int) -> Tensor:
+    """Return indices outside 0 … n−1 mirrored at the outermost pixel, which is not repeated."""
+    index = index.abs()
+    return torch.where(index >= n, 2 * (n - 1) - index, index)

@@ -1,4 +1,4 @@
-"""Decodes labelled images into one array of pixels and one of labels, every row checked."""
+"""Decodes labelled images into an array of pixels and an array of labels; every row is checked."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muonlab.lab.data.cache import array_writer, write_array
-from muonlab.lab.data.reading import missing, opened
+from muonlab.lab.data.reading import missing_package, open_splits
 from muonlab.lab.data.registry import Dataset
 from muonlab.lab.data.sources import Source
 
 Progress = Callable[[int, int, str], None]
-"""Called with what is done, what there is, and what it is."""
+"""Called with the number done, the total, and a description."""
 
 _FORMATS = ("PNG", "JPEG")
 _BATCH = 256
 
 
 def write(part: Path, entry: Dataset, source: Source, progress: Progress | None) -> Mapping[str, Any]:
-    """Decode both splits into ``part``, in the order of :func:`balanced_order`; rows in errors are the source's."""
-    with opened(entry, source, part / "scratch") as (splits, revision):
+    """Decode both splits into ``part``, in the order of :func:`balanced_order`; errors name the row of the source."""
+    with open_splits(entry, source, part / "scratch") as (splits, revision):
         labels = {name: _labels(entry, source, name, split) for name, split in splits.items()}
         total, done = sum(map(len, labels.values())), 0
         for saved, name in zip(("train", "test"), entry.splits, strict=True):
             order = balanced_order(labels[name])
             write_array(part / f"{saved}_labels.npy", labels[name][order].astype(_label_type(entry)))
-            with array_writer(part / f"{saved}_images.npy", "u1", (len(order), *entry.shape)) as put:
+            with array_writer(part / f"{saved}_images.npy", "u1", (len(order), *entry.shape)) as write_pixels:
                 for rows, pixels in _decoded(entry, source, name, splits[name], order):
-                    put(pixels)
+                    write_pixels(pixels)
                     done += len(rows)
                     if progress is not None:
                         progress(done, total, f"{entry.name}: images")
@@ -41,13 +41,13 @@ def write(part: Path, entry: Dataset, source: Source, progress: Progress | None)
 
 
 def write_digits(part: Path, entry: Dataset, progress: Progress | None) -> Mapping[str, Any]:
-    """Write scikit-learn's digits: 36 images of each class to test on, the others to train on."""
+    """Write scikit-learn's digits: 36 images of each class for testing, the others for training."""
     try:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     except ImportError:
-        raise missing("scikit-learn", "lab") from None
-    found = load_digits()
-    pixels, labels = found.images.astype(np.uint8)[:, None], found.target.astype(np.int64)
+        raise missing_package("scikit-learn", "lab") from None
+    digits = load_digits()
+    pixels, labels = digits.images.astype(np.uint8)[:, None], digits.target.astype(np.int64)
     order = balanced_order(labels)
     for saved, chosen in (("test", order[: entry.test]), ("train", order[entry.test :])):
         rows = chosen[balanced_order(labels[chosen])]
@@ -59,10 +59,10 @@ def write_digits(part: Path, entry: Dataset, progress: Progress | None) -> Mappi
 
 
 def balanced_order(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a fixed order of rows whose every beginning has, as nearly as can be, as many rows of each class.
+    """Return a fixed order of rows in which every prefix has equally many rows of each class, as nearly as possible.
 
-    Each class is shuffled, then one row of each class is taken in turn, the classes in another order each round, until
-    the smaller ones run out. All shuffling is by sha256 of the row's number: the same in every version of everything.
+    Each class is shuffled; then each round takes one row of every class that has rows left, the classes in another
+    order each round. All shuffling is by the sha256 of the row's number, so that it never changes with a library.
 
     Example:
         >>> labels = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2])
@@ -98,7 +98,7 @@ def _labels(entry: Dataset, source: Source, name: str, split: Any) -> NDArray[np
 
 
 def _decoded(entry: Dataset, source: Source, name: str, split: Any, order: NDArray[np.int64]) -> Any:
-    """Yield rows and their pixels, a batch at a time."""
+    """Yield row numbers and their pixels, (n, channels, height, width), in batches."""
     import datasets  # type: ignore[import-untyped]
 
     column = entry.columns[0]
@@ -117,22 +117,24 @@ def _decoded(entry: Dataset, source: Source, name: str, split: Any, order: NDArr
         yield rows, pixels.transpose(0, 3, 1, 2)
 
 
-def _pixels(entry: Dataset, content: Mapping[str, Any] | None, what: str) -> NDArray[np.uint8]:
+def _pixels(entry: Dataset, content: Mapping[str, Any] | None, description: str) -> NDArray[np.uint8]:
     try:
         from PIL import Image
     except ImportError:
-        raise missing("pillow", "data") from None
+        raise missing_package("pillow", "data") from None
     channels, height, width = entry.shape
     mode = "L" if channels == 1 else "RGB"
     try:
         with Image.open(io.BytesIO((content or {}).get("bytes") or b""), formats=_FORMATS) as image:
-            if image.size == (width, height):  # looked at before anything is decoded, however large
+            if image.size == (width, height):  # the header, before a possibly large image is decoded
                 converted = image if image.mode == mode else image.convert(mode)
                 return np.asarray(converted, dtype=np.uint8).reshape(height, width, channels)
             size = image.size
-    except Exception as error:  # whatever a damaged file makes of the decoder
+    except Exception as error:  # the decoder raises many types for a damaged file
         raise ValueError(
-            f"{what} must be a whole PNG or JPEG, got bytes that cannot be decoded ({type(error).__name__}): "
+            f"{description} must be a complete PNG or JPEG, got bytes that cannot be decoded ({type(error).__name__}): "
             f"fetch {entry.title} again"
         ) from error
-    raise ValueError(f"{what} must be {width}×{height} pixels, got {size[0]}×{size[1]}: use a copy of {entry.hub}")
+    raise ValueError(
+        f"{description} must be {width}×{height} pixels, got {size[0]}×{size[1]}: use a copy of {entry.hub}"
+    )

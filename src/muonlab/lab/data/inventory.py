@@ -1,4 +1,4 @@
-"""Which datasets are at hand: where each would come from, how much there is, whether it is decoded."""
+"""The status of datasets: where each comes from, how much there is, whether it is decoded."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from muonlab.lab.data import cache as caching
-from muonlab.lab.data.identity import Directory, Place, identity, labelled
+from muonlab.lab.data import cache as data_cache
 from muonlab.lab.data.images import Progress
+from muonlab.lab.data.loading import Directory, identity_of, label_of, locate
 from muonlab.lab.data.registry import Dataset, dataset, datasets
 
 Names = str | Iterable[str] | None
 
 
 def status(names: Names = None, root: Directory = None, cache: Directory = None) -> dict[str, Any]:
-    """Return a row per dataset on what is at hand, without decoding anything or asking the hub.
+    """Return a row per dataset; decodes nothing and does not contact the hub.
 
-    Counts are read off the metadata of the cache or of parquet files, and None where neither says; ``problem`` is why
-    a dataset cannot be loaded as things are.
+    Counts are those of the cache or of parquet files, None if unknown; ``problem`` says why a dataset cannot be loaded.
 
     Args:
         names: of datasets; None is all.
         root: as in :func:`muonlab.lab.data.load`.
-        cache: as there.
+        cache: as in :func:`muonlab.lab.data.load`.
     """
     return {"datasets": [_row(entry, root, cache) for entry in _chosen(names)]}
 
@@ -35,22 +34,18 @@ def prepare(
     cache: Directory = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Decode datasets into the cache and return the rows of :func:`status` for them.
+    """Decode datasets into the cache; return the rows of :func:`status` and a ``status``, "done" or "failed".
 
-    One that fails has its reason in ``problem``; the others are prepared all the same. ``status`` says "failed" then.
-
-    Args:
-        names: of datasets; None is all.
-        root: as in :func:`muonlab.lab.data.load`.
-        cache: as there.
-        progress: as there.
+    The arguments are those of :func:`muonlab.lab.data.load`. If one dataset fails, its row has the reason in
+    ``problem`` and the others are still prepared.
     """
     rows = []
     for entry in _chosen(names):
         problem = None
         try:
-            place = Place.of(entry, root, cache)
-            caching.fetch_arrays(place.home, place.key, partial(place.fill, progress=progress))
+            location = locate(entry, root, cache)
+            decode = partial(location.decode, progress=progress)
+            data_cache.get_or_decode_arrays(location.directory, location.key, decode)
         except (ValueError, OSError) as error:
             problem = str(error)
         row = _row(entry, root, cache)
@@ -66,32 +61,31 @@ def _row(entry: Dataset, root: Directory, cache: Directory) -> dict[str, Any]:
     row: dict[str, Any] = {"name": entry.name, "title": entry.title, "source": "folder"}
     row |= {"where": None, "label": None, "train": None, "test": None, "cached": False, "hash": None, "problem": None}
     try:
-        place = Place.of(entry, root, cache)
+        location = locate(entry, root, cache)
     except ValueError as error:
         return row | {"problem": str(error)}
-    source = place.source
+    source = location.source
     row |= {"source": source.kind, "where": source.where}
-    stored = caching.read(place.home / place.key)
-    if stored is not None:
-        found = identity(place, stored, None, None)
-        origin = found.origin
+    cached = data_cache.read(location.directory / location.key)
+    if cached is not None:
+        origin = identity_of(location, cached, None, None).origin
         row |= {"label": origin.label, "train": origin.train, "test": origin.test}
-        return row | {"cached": True, "hash": found.hash}
+        return row | {"cached": True, "hash": cached.hash}
     if source.kind == "embedded":
         return row | {"label": source.label, "train": entry.train, "test": entry.test}
     if source.folder is None or entry.kind == "tokens":
         return row | {"label": source.label}
     train, test = (_parquet_rows(source.folder, split) for split in entry.splits)
-    label = source.label if train is None or test is None else labelled(entry, source.label, (train, test))
+    label = source.label if train is None or test is None else label_of(entry, source.label, (train, test))
     return row | {"label": label, "train": train, "test": test}
 
 
 def _parquet_rows(folder: Path, split: str) -> int | None:
-    """Return how many rows the parquet files of a split say they have, or None where they do not say."""
+    """Return the number of rows in the parquet files of a split, or None if it cannot be read."""
     try:
         from pyarrow import parquet  # type: ignore[import-untyped]
 
         files = [path for path in folder.rglob("*.parquet") if path.stem.split("-")[0] == split]
         return sum(parquet.read_metadata(path).num_rows for path in files) if files else None
-    except Exception:  # a file that is none: loading says what is wrong with it
+    except Exception:  # loading will say what is wrong with the file
         return None

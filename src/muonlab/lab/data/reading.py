@@ -1,4 +1,4 @@
-"""Opens folders and repositories of the hub with Hugging Face's ``datasets``, its own caches in a scratch folder."""
+"""Opens folders and hub repositories with Hugging Face's ``datasets``, with its own caches in a scratch directory."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from typing import Any
 from muonlab.lab.data.registry import Dataset
 from muonlab.lab.data.sources import Source
 
-_PATIENCE = 10.0
-"""Seconds after which the hub counts as out of reach."""
+_HUB_TIMEOUT = 10.0
+"""Seconds after which the hub counts as unreachable."""
 
 
-def missing(package: str, extra: str) -> ValueError:
+def missing_package(package: str, extra: str) -> ValueError:
     """Return the error for a package that is not installed."""
     return ValueError(f"this dataset needs the package {package}, got none installed: pip install muonlab[{extra}]")
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error's kind and first line, of the cause where a library has wrapped one."""
+    """Return the type and first line of an error, or of its cause if it has one."""
     inner = error.__cause__ or error
     lines = str(inner).strip().splitlines()
     return f"{type(inner).__name__}: {lines[0]}" if lines else type(inner).__name__
 
 
 @contextmanager
-def opened(entry: Dataset, source: Source, scratch: Path) -> Iterator[tuple[Mapping[str, Any], str | None]]:
-    """Open the splits of a dataset, their columns checked, and say which revision of the hub it is.
+def open_splits(entry: Dataset, source: Source, scratch: Path) -> Iterator[tuple[Mapping[str, Any], str | None]]:
+    """Open the splits of a dataset and check their columns; yield the splits and the hub's revision.
 
-    Images are held in memory undecoded; text is a stream, of which only the documents that are used are fetched.
+    Images are in memory, undecoded; text is streamed, so that only documents that are used are fetched.
 
     Args:
         entry: the dataset.
         source: a folder or the hub.
-        scratch: a directory for the library's own caches; removed by the caller.
+        scratch: directory for the library's caches, which the caller removes.
     """
     try:
         import datasets  # type: ignore[import-untyped]
     except ImportError:
-        raise missing("datasets", "data") from None
+        raise missing_package("datasets", "data") from None
     scratch.mkdir(parents=True, exist_ok=True)
     with _quiet(datasets), _hub_cache(scratch / "hub"):
         revision = _revision(entry, source.where) if source.kind == "hub" else None
         where, config = (source.where, entry.config) if source.folder is None else _folder(datasets, entry, source)
-        how: dict[str, Any] = {"streaming": True} if entry.kind == "tokens" else {"keep_in_memory": True}
+        mode: dict[str, Any] = {"streaming": True} if entry.kind == "tokens" else {"keep_in_memory": True}
         try:
-            splits = datasets.load_dataset(where, config, cache_dir=str(scratch), revision=revision, **how)
-        except Exception as error:  # the library raises some thirty kinds
+            splits = datasets.load_dataset(where, config, cache_dir=str(scratch), revision=revision, **mode)
+        except Exception as error:  # the library raises about thirty types
             raise ValueError(
                 f"{source.phrase} must hold {entry.title} in the hub's layout, got something that cannot be read "
                 f"({first_line(error)}): fetch it again"
@@ -59,7 +59,7 @@ def opened(entry: Dataset, source: Source, scratch: Path) -> Iterator[tuple[Mapp
 
 
 def tokenizer_file(entry: Dataset, source: Source, scratch: Path) -> Path:
-    """Return the file of the tokenizer, fetched into ``scratch`` if it comes from the hub."""
+    """Return the tokenizer's file; it is downloaded into ``scratch`` if it comes from the hub."""
     if source.tokenizer is not None:
         return source.tokenizer / "tokenizer.json"
     import huggingface_hub
@@ -71,12 +71,12 @@ def tokenizer_file(entry: Dataset, source: Source, scratch: Path) -> Path:
 
 
 def _folder(datasets: Any, entry: Dataset, source: Source) -> tuple[str, str | None]:
-    """Return a folder as the library wants it; of a copy of a whole repository one part has to be named."""
-    where = os.path.abspath(source.folder or ".")  # a bare name could be one of the hub's
+    """Return the path and the configuration of a folder, as ``load_dataset`` takes them."""
+    where = os.path.abspath(source.folder or ".")  # a relative name could be a repository of the hub
     if set(where) & set("[]*?\n") or "::" in where:
         raise ValueError(
-            f"a path to data must have no [, ], *, ?, :: or line end, of which datasets makes a pattern, got "
-            f"{where!r}: move it"
+            f"a path to data must have no [, ], *, ?, :: or newline, which datasets takes for patterns, got {where!r}: "
+            f"move it"
         )
     try:
         names = datasets.get_dataset_config_names(where)
@@ -106,11 +106,11 @@ def _checked(entry: Dataset, source: Source, splits: Mapping[str, Any], name: st
 
 
 def _revision(entry: Dataset, hub: str) -> str | None:
-    """Return the commit of a repository by one request; the library itself would try for half a minute."""
+    """Return the commit of a repository by one request; ``datasets`` itself would retry for half a minute."""
     import huggingface_hub
 
     try:
-        return huggingface_hub.HfApi().dataset_info(hub, timeout=_PATIENCE).sha
+        return huggingface_hub.HfApi().dataset_info(hub, timeout=_HUB_TIMEOUT).sha
     except Exception as error:
         raise _unreachable(entry, hub, error) from error
 
@@ -118,13 +118,13 @@ def _revision(entry: Dataset, hub: str) -> str | None:
 def _unreachable(entry: Dataset, hub: str, error: BaseException) -> ValueError:
     return ValueError(
         f"{entry.title} must come from the hub's {hub}, got no answer ({type(error).__name__}): "
-        f"connect to the network, or name a folder that holds a copy with --data DIR"
+        f"connect to the network, or pass --data DIR with a folder that has a copy"
     )
 
 
 @contextmanager
 def _quiet(datasets: Any) -> Iterator[None]:
-    """Keep the library's bars and messages from the terminal, where ours are."""
+    """Silence the library's progress bars and log messages."""
     shown = not datasets.are_progress_bars_disabled()
     loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
     levels = [logger.level for logger in loggers]
@@ -142,7 +142,7 @@ def _quiet(datasets: Any) -> Iterator[None]:
 
 @contextmanager
 def _hub_cache(path: Path) -> Iterator[None]:
-    """Have downloads go to ``path``: ``load_dataset`` passes its ``cache_dir`` on for everything but these."""
+    """Download to ``path``: ``load_dataset`` does not use its ``cache_dir`` for downloads."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_CACHE

@@ -1,4 +1,4 @@
-"""Where a dataset comes from: a folder in the hub's layout, the hub itself, or a library that brings it."""
+"""The source of a dataset: a folder in the hub's layout, the hub, or a library that contains it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Literal
 from muonlab.lab.data.registry import Dataset
 
 DECODING = 1
-"""Raised when the same source decodes into other arrays, so that caches of before are not taken."""
+"""Part of the cache key; increased when the same source decodes into other arrays."""
 
-_OTHERWISE = "leave --data and MUONLAB_DATA away to use the hub"
+_OTHERWISE = "omit --data and MUONLAB_DATA to use the hub"
 Label = Literal["complete", "subset", "stand-in"]
 _SUFFIXES: tuple[tuple[str, Label], ...] = (
     ("", "complete"),
@@ -26,12 +26,12 @@ _SUFFIXES: tuple[tuple[str, Label], ...] = (
 
 @dataclass(frozen=True)
 class Source:
-    """Where one dataset comes from.
+    """The source of one dataset.
 
     Args:
         kind: ``hub``, ``folder`` or ``embedded``.
         where: the hub's repository, the folder's name, or the library's.
-        label: what the folder's name says; counts may lower ``complete`` to ``subset``.
+        label: from the folder's name; ``complete`` becomes ``subset`` if fewer data are used.
         folder: the folder itself, for ``folder``.
         tokenizer: the folder of the tokenizer, for text in a folder.
     """
@@ -44,15 +44,15 @@ class Source:
 
     @property
     def phrase(self) -> str:
-        """The source in a sentence, as in "60,000 images in …"."""
+        """The source as part of a sentence, as in "60,000 images in …"."""
         return {"hub": "the hub's ", "folder": "the folder ", "embedded": ""}[self.kind] + self.where
 
 
-def find(entry: Dataset, root: str | os.PathLike[str] | None = None) -> Source:
-    """Return the source of a dataset: its folder under ``root`` or ``MUONLAB_DATA`` where one of these is given.
+def find_source(entry: Dataset, root: str | os.PathLike[str] | None = None) -> Source:
+    """Return the source of a dataset: its folder in ``root`` or ``MUONLAB_DATA`` if one of these is given.
 
-    A folder is named as the dataset or as the last part of its hub repository, with ``-subset`` or ``-standin`` behind
-    where it is one; of several the first in that order is taken.
+    A folder has the name of the dataset or the last part of its hub repository, with ``-subset`` or ``-standin``
+    appended if it is one; the first that exists in that order is used.
     """
     if entry.hub is None:
         return Source("embedded", "scikit-learn")
@@ -61,7 +61,7 @@ def find(entry: Dataset, root: str | os.PathLike[str] | None = None) -> Source:
         return Source("hub", entry.hub)
     base = Path(chosen)
     if not base.is_dir():
-        raise ValueError(f"data must be a directory, got {str(base)!r}, which is none: {_OTHERWISE}")
+        raise ValueError(f"data must be a directory, got {str(base)!r}: {_OTHERWISE}")
     names = folder_names(entry)
     for name, label in names.items():
         if (base / name).is_dir():
@@ -74,7 +74,7 @@ def find(entry: Dataset, root: str | os.PathLike[str] | None = None) -> Source:
 
 
 def folder_names(entry: Dataset) -> dict[str, Label]:
-    """Return the folder names that serve for a dataset, and what each says about it."""
+    """Return the folder names that are recognized for a dataset, with the label of each."""
     bases = dict.fromkeys((entry.name, (entry.hub or entry.name).rpartition("/")[2]))
     names: dict[str, Label] = {f"{base}{suffix}": label for suffix, label in _SUFFIXES for base in bases}
     return names | dict.fromkeys(entry.stand_ins, "stand-in")
@@ -92,12 +92,12 @@ def _tokenizer(entry: Dataset, hub: str, base: Path) -> Path:
 
 
 def fingerprint(entry: Dataset, source: Source, limits: tuple[int, int] | None = None) -> str:
-    """Return 16 hexadecimal digits that change with the files of a source, without reading them.
+    """Return 16 hexadecimal digits of the names, sizes and times of the files of a source; reads no content.
 
     Args:
         entry: the dataset.
         source: where it comes from.
-        limits: tokens to keep for training and validation, for text.
+        limits: numbers of training and validation tokens to keep, for text.
     """
     form = [entry.config, entry.columns, entry.splits, entry.classes, entry.shape]
     key = [DECODING, entry.name, form, source.kind, source.where, limits]
@@ -107,11 +107,11 @@ def fingerprint(entry: Dataset, source: Source, limits: tuple[int, int] | None =
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
-    found = []
+    files = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts) or not path.is_file():
             continue
         facts = path.stat()
-        found.append((name.as_posix(), facts.st_size, facts.st_mtime_ns))
-    return found
+        files.append((name.as_posix(), facts.st_size, facts.st_mtime_ns))
+    return files

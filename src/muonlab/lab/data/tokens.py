@@ -1,8 +1,9 @@
-"""Turns documents into two streams of tokens, one to train on and one to validate on."""
+"""Tokenizes documents into two streams of tokens, for training and for validation."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from muonlab.lab.data.cache import write_array
 from muonlab.lab.data.images import Progress
-from muonlab.lab.data.reading import first_line, missing, opened, tokenizer_file
+from muonlab.lab.data.reading import first_line, missing_package, open_splits, tokenizer_file
 from muonlab.lab.data.registry import Dataset
 from muonlab.lab.data.sources import Source
 
@@ -23,23 +24,24 @@ _BATCH = 128
 def write(
     part: Path, entry: Dataset, source: Source, limits: tuple[int, int], progress: Progress | None
 ) -> Mapping[str, Any]:
-    """Tokenise documents into ``part`` until both streams have reached their limit, or there is none left.
+    """Tokenize documents into ``part`` until both streams have reached their limits or no document is left.
 
     Args:
-        part: where the arrays go.
+        part: directory for the arrays.
         entry: the dataset.
         source: where its documents come from.
-        limits: tokens to keep for training and for validation; streams are cut there.
-        progress: told how many tokens there are.
+        limits: numbers of tokens to keep for training and for validation.
+        progress: called with the number of tokens.
     """
-    with opened(entry, source, part / "scratch") as (splits, revision):
+    with open_splits(entry, source, part / "scratch") as (splits, revision):
         encoder, end = _encoder(entry, tokenizer_file(entry, source, part / "scratch"))
         documents = _documents(entry, source, splits[entry.splits[0]])
         streams = (_Stream(limits[0], end), _Stream(limits[1], end))
         whole = True
         for texts, held_out in _batches(documents):
-            for encoding, out in zip(encoder.encode_batch_fast(texts, add_special_tokens=False), held_out, strict=True):
-                streams[out].add(encoding.ids)
+            encodings = encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+            for encoding, is_validation in zip(encodings, held_out, strict=True):
+                streams[is_validation].add(encoding.ids)
             if progress is not None:
                 progress(sum(min(s.length, s.limit) for s in streams), sum(limits), f"{entry.name}: tokens")
             if all(stream.length >= stream.limit for stream in streams):
@@ -56,16 +58,16 @@ def write(
 
 
 def is_held_out(identifier: str) -> bool:
-    """Say whether a document is for validation: one in ten is, by sha256 of its identifier alone.
+    """Return whether a document is for validation: one in ten is, by the sha256 of its identifier.
 
-    The first eight bytes of the hash, as a fraction of 2⁶⁴, are at least 0.9. No other document matters, so that a
-    larger corpus never moves one from training to validation.
+    The first eight bytes of the hash, as a fraction of 2⁶⁴, are at least 0.9. Other documents have no influence:
+    a larger corpus never moves a document from training to validation.
     """
     return int.from_bytes(hashlib.sha256(identifier.encode()).digest()[:8]) * 10 >= 9 << 64
 
 
 class _Stream:
-    """Tokens of documents, end-of-text between two of them."""
+    """The tokens of documents, separated by end-of-text tokens."""
 
     def __init__(self, limit: int, end: int) -> None:
         self.limit, self.length = limit, 0
@@ -84,15 +86,16 @@ class _Stream:
 
 
 def _documents(entry: Dataset, source: Source, split: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, bool]]:
-    """Yield texts that are not empty, and whether each is held out; without an identifier the text serves as one."""
+    """Yield non-empty texts and whether each is held out; a text without an identifier is its own identifier."""
     column, identifier = entry.columns
     rows = iter(split)
-    for row in range(1 << 62):
+    for row in itertools.count():
         try:
             document = next(rows, None)
-        except Exception as error:  # a stream meets damage and lost connections only while it is read
+        except Exception as error:  # damage and lost connections show only while the stream is read
             raise ValueError(
-                f"{source.phrase} must be whole, got an error at document {row} ({first_line(error)}): fetch it again"
+                f"{source.phrase} must be complete, got an error at document {row} ({first_line(error)}): "
+                f"fetch it again"
             ) from error
         if document is None:
             return
@@ -106,16 +109,10 @@ def _documents(entry: Dataset, source: Source, split: Iterable[Mapping[str, Any]
             yield text, is_held_out(str(document.get(identifier) or text))
 
 
-def _batches(documents: Iterator[tuple[str, bool]]) -> Iterator[tuple[list[str], list[bool]]]:
-    texts: list[str] = []
-    held_out: list[bool] = []
-    for text, is_out in documents:
-        texts.append(text)
-        held_out.append(is_out)
-        if len(texts) == _BATCH:
-            yield texts, held_out
-            texts, held_out = [], []
-    if texts:
+def _batches(documents: Iterator[tuple[str, bool]]) -> Iterator[tuple[tuple[str, ...], tuple[bool, ...]]]:
+    """Yield texts and whether each is held out, in batches."""
+    while batch := tuple(itertools.islice(documents, _BATCH)):
+        texts, held_out = zip(*batch, strict=True)
         yield texts, held_out
 
 
@@ -123,7 +120,7 @@ def _encoder(entry: Dataset, path: Path) -> tuple[Any, int]:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise missing("tokenizers", "data") from None
+        raise missing_package("tokenizers", "data") from None
     try:
         encoder = Tokenizer.from_file(str(path))
     except Exception as error:

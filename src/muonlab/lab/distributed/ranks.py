@@ -1,4 +1,4 @@
-"""This process among those that train one cell together: who it is, sums and flags of all, words from the leader."""
+"""The processes ("ranks") that train one cell together: their collectives, and messages from rank 0 to the others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from muonlab.lab.files.disk import FULL_DISK
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch._C._distributed_c10d import Store
@@ -20,14 +22,14 @@ if TYPE_CHECKING:
 
 Parallel = Literal["ddp", "fsdp", "hsdp"]
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun tells each process by its environment."""
-COLLECTIVE = timedelta(minutes=10)
-"""How long ranks that compute wait for each other: a rank that hangs is taken for lost."""
-PATIENT = timedelta(days=7)
-"""How long they wait at a barrier, where one of them may be decoding data; a rank that dies ends it at once."""
-AGREEING = 20.0
-"""Seconds that a rank waits for the others to fail like itself."""
-LOST = (
+"""Environment variables that torchrun sets for each process."""
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+"""Timeout of collectives during training: a rank that does not answer for so long counts as lost."""
+BARRIER_TIMEOUT = timedelta(days=7)
+"""Timeout of barriers, where one rank may be decoding data; a rank that dies ends a barrier at once."""
+AGREEMENT_SECONDS = 20.0
+"""How long :meth:`Ranks.all_ranks_agree` waits for the other ranks."""
+LOST_RANK_MESSAGES = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Connection refused",
@@ -38,32 +40,36 @@ LOST = (
     "Application timeout",
     "failed to recv",
 )
-"""Words of gloo's errors when another process is gone or silent."""
+"""Parts of gloo's error messages when another process has ended or does not answer."""
 
 
-class LostRank(Exception):  # noqa: N818 - not a failure of the work: what was saved is kept
-    """Another rank is gone, so that this one cannot go on; the same command goes on from the last checkpoint."""
+class LostRankError(Exception):
+    """Another rank has ended, so this one cannot continue; rerun the same command to resume from the checkpoint."""
 
 
-class Elsewhere(RuntimeError):  # noqa: N818 - not this rank's error
-    """Another rank has an error of its own, and says what it is."""
+class OtherRankError(RuntimeError):
+    """Another rank failed; that rank reports the cause."""
 
 
 class Ranks:
-    """One of the processes that train a cell together; without arguments, the only one.
+    """This process among those that train a cell together; without arguments, a single process.
 
     Args:
-        rank: its number, from 0.
-        size: how many there are.
-        local_rank: its number on its machine.
-        parallel: how the model is spread over them; None leaves it as it is.
-        store: where the leader's words are put.
-        group: of all of them, for what is computed.
-        patient: a group of all of them that may wait for long; None is ``group``.
+        rank: number of this process, from 0.
+        size: number of processes.
+        local_rank: number of this process on its machine.
+        parallel: how the model is distributed over the ranks; None leaves it whole.
+        store: key-value store for messages between ranks.
+        group: process group of all ranks, for training.
+        long_timeout_group: process group of all ranks for barriers; None is ``group``.
+
+    Attributes:
+        in_sync: whether all ranks are at the same point of the program, so that a collective would not hang. The
+            runner clears it while a cell is trained, and it stays cleared after an error that only this rank has.
 
     Example:
-        >>> ALONE.leader, ALONE.any(False, True), ALONE.sum(3)
-        (True, (False, True), 3)
+        >>> ALONE.rank, ALONE.any(False, True), ALONE.sum(3)
+        (0, (False, True), 3)
     """
 
     def __init__(
@@ -75,32 +81,29 @@ class Ranks:
         parallel: Parallel | None = None,
         store: Store | None = None,
         group: ProcessGroup | None = None,
-        patient: ProcessGroup | None = None,
+        long_timeout_group: ProcessGroup | None = None,
     ) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
         self.parallel: Parallel | None = parallel
         self.group = group
-        self.patient = patient or group
+        self.long_timeout_group = long_timeout_group or group
+        self.in_sync = True
         self._store = store
-        self.together = True  # not while a cell is worked on, and not after an error that only this rank has
-        self._words: Counter[str] = Counter()  # told or heard so far, by name
+        self._message_counts: Counter[str] = Counter()  # messages published or received so far, by topic
 
     @property
-    def leader(self) -> bool:
-        """Whether it is the one that plans, and writes the run directory."""
-        return self.rank == 0
-
-    @property
-    def joined(self) -> bool:
-        """Whether there is a group: torchrun started it, alone or with others."""
+    def is_distributed(self) -> bool:
+        """Whether there is a process group, possibly of one process: torchrun started this process."""
         return self.group is not None
 
     def device(self, name: str) -> str:
-        """Return the device that a name means here: under torchrun ``cuda`` is that of the local rank."""
-        return f"cuda:{self.local_rank}" if self.joined and name == "cuda" else name
+        """Return the device of this rank: with a process group, ``cuda`` is the device of the local rank."""
+        return f"cuda:{self.local_rank}" if self.is_distributed and name == "cuda" else name
+
+    # ------------------------------------------------------------------------------------------------- collectives
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Return the sum over all ranks of a tensor that each has of the same shape; alone, the tensor itself."""
+        """Return the sum of a tensor over all ranks; for a single process, the tensor itself."""
         if self.size == 1:
             return tensor
         from torch import distributed
@@ -110,7 +113,7 @@ class Ranks:
         return total
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """Return, for each flag, whether it is set on some rank."""
+        """Return, for each flag, whether it is set on at least one rank."""
         if self.size == 1:
             return flags
         import torch
@@ -118,45 +121,77 @@ class Ranks:
         return tuple(bool(n) for n in self.sum(torch.tensor(flags, dtype=torch.int32)).tolist())
 
     def barrier(self) -> None:
-        """Wait until all are here, however long one of them takes; a rank that dies ends the wait at once."""
+        """Wait for all ranks, up to :data:`BARRIER_TIMEOUT`; a rank that dies ends the wait at once."""
         if self.size > 1:
             import torch
             from torch import distributed
 
-            distributed.all_reduce(torch.zeros(1), group=self.patient)  # on the CPU, whatever the models are on
+            distributed.all_reduce(torch.zeros(1), group=self.long_timeout_group)  # on the CPU, for gloo
 
-    def tell(self, name: str, value: Any) -> None:
-        """Say something to all others, as JSON; only for the leader.
+    @contextmanager
+    def fail_together(self) -> Iterator[None]:
+        """Run a block on every rank and wait for all; if it fails on one rank, it raises on every rank.
 
-        The n-th word told under a name is the n-th that each other rank hears under it.
+        A full disk is raised everywhere as the same ``OSError``, any other error as :class:`OtherRankError`.
         """
-        assert self.leader, "only the leader tells"
-        if self._store is not None and self.size > 1:
-            self._store.set(self._next(name), json.dumps(value))
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as own_error:
+            error = own_error
+        self.barrier()  # its timeout allows for a slow disk
+        number = error.errno if isinstance(error, OSError) else None
+        failed, *disk_full = self.any(error is not None, *(number == code for code in FULL_DISK))
+        if error is not None:
+            raise error
+        for code, is_full in zip(FULL_DISK, disk_full, strict=True):
+            if is_full:
+                raise OSError(code, f"{os.strerror(code)}, on another rank")
+        if failed:
+            raise OtherRankError("all ranks must succeed, got an error on another rank: see the message of that rank")
 
-    def hear(self, name: str) -> Any:
-        """Wait for the leader's next word under a name, however long it takes; not for the leader itself."""
-        assert self._store is not None, "one who is alone hears nothing"
-        key = self._next(name)
-        self._await([key], math.inf)
+    # ---------------------------------------------------------------------------------------------------- messages
+
+    def publish(self, topic: str, value: Any) -> None:
+        """Send a JSON value to all other ranks; only for rank 0.
+
+        The n-th value published under a topic is the n-th that :meth:`wait_for` returns for it on each other rank.
+        """
+        assert self.rank == 0, "only rank 0 publishes"
+        if self._store is not None and self.size > 1:
+            self._store.set(self._next_key(topic), json.dumps(value))
+
+    def wait_for(self, topic: str) -> Any:
+        """Return the next value that rank 0 publishes under a topic; blocks without a timeout; not for rank 0."""
+        assert self._store is not None, "wait_for() needs a process group"
+        key = self._next_key(topic)
+        self._wait_for_keys([key], math.inf)
         return json.loads(self._store.get(key))
 
-    def alike(self, words: str) -> bool:
-        """Return whether every rank comes here within seconds, and with the same words.
+    def broadcast(self, topic: str, value: Any) -> Any:
+        """Return rank 0's JSON value on every rank."""
+        if self.rank:
+            return self.wait_for(topic)
+        self.publish(topic, value)
+        return value
 
-        Asked after an error: where all have the same, they can go on with something else together.
+    def all_ranks_agree(self, message: str) -> bool:
+        """Return whether every rank calls this within :data:`AGREEMENT_SECONDS`, with the same message.
+
+        Called after an error: if all ranks have the same error, they can continue together. Sets ``in_sync``.
         """
         if self.size == 1 or self._store is None:
-            self.together = True
+            self.in_sync = True
             return True
-        here = self._next("alike")
-        keys = [f"{here}/{rank}" for rank in range(self.size)]
-        self._store.set(keys[self.rank], words)
-        self.together = self._await(keys, AGREEING) and all(self._store.get(key).decode() == words for key in keys)
-        return self.together
+        prefix = self._next_key("agreement")
+        keys = [f"{prefix}/{rank}" for rank in range(self.size)]
+        self._store.set(keys[self.rank], message)
+        answered = self._wait_for_keys(keys, AGREEMENT_SECONDS)
+        self.in_sync = answered and all(self._store.get(key).decode() == message for key in keys)
+        return self.in_sync
 
-    def _await(self, keys: list[str], seconds: float) -> bool:
-        """Wait until all keys are there; the store's own wait would write a warning whenever it looks up."""
+    def _wait_for_keys(self, keys: list[str], seconds: float) -> bool:
+        """Poll until all keys exist; the store's own ``wait`` logs a warning each time it times out."""
         assert self._store is not None
         until, pause = time.monotonic() + seconds, 0.001
         while not self._store.check(keys):
@@ -166,104 +201,109 @@ class Ranks:
             pause = min(2 * pause, 0.2)
         return True
 
-    def _next(self, name: str) -> str:
-        self._words[name] += 1
-        return f"{name}/{self._words[name]}"
+    def _next_key(self, topic: str) -> str:
+        self._message_counts[topic] += 1
+        return f"{topic}/{self._message_counts[topic]}"
+
+    # ------------------------------------------------------------------------------------------------------ errors
+
+    def report_error(self, message: str) -> None:
+        """Leave the message of an error that only this rank has where rank 0 finds it."""
+        if self._store is not None:
+            with suppress(RuntimeError):
+                self._store.set(f"error/{self.rank}", message)
 
     @contextmanager
-    def minding(self) -> Iterator[None]:
-        """Turn what torch says when another rank is gone into :class:`LostRank`."""
+    def detect_lost_ranks(self) -> Iterator[None]:
+        """Turn torch's error about a rank that has ended into :class:`LostRankError`.
+
+        On rank 0, if the other rank has reported why it ended, it is an :class:`OtherRankError` with that message.
+        """
         try:
             yield
         except RuntimeError as error:
-            if self.size == 1 or not _is_lost(error):
+            if self.size == 1 or not _is_lost_rank(error):
                 raise
-            for rank, words in self._complaints():
-                raise Elsewhere(f"every rank must be able to work, got on rank {rank} {words}") from error
-            raise LostRank(_in_short(error)) from error
+            for rank, message in self._reported_errors():
+                raise OtherRankError(f"all ranks must succeed, got on rank {rank} {message}") from error
+            raise LostRankError(_short_message(error)) from error
 
-    def complain(self, words: str) -> None:
-        """Leave word of an error that only this rank has, for those who will miss it."""
-        if self._store is not None:
-            with suppress(RuntimeError):
-                self._store.set(f"complaint/{self.rank}", words)
-
-    def _complaints(self) -> Iterator[tuple[int, str]]:
-        """Yield what others have left word of; to the leader, who speaks, and with whom the store may be gone."""
-        if not self.leader:
+    def _reported_errors(self) -> Iterator[tuple[int, str]]:
+        """Yield the errors that other ranks reported; only on rank 0, which prints and which may host the store."""
+        if self.rank:
             return
         with suppress(RuntimeError):
             for rank in range(self.size):
-                if self._store is not None and rank != self.rank and self._store.check([f"complaint/{rank}"]):
-                    yield rank, self._store.get(f"complaint/{rank}").decode()
+                if self._store is not None and rank != self.rank and self._store.check([f"error/{rank}"]):
+                    yield rank, self._store.get(f"error/{rank}").decode()
 
 
 ALONE = Ranks()
-"""One process that nobody started together with others."""
+"""A single process, without a process group."""
 
 
-def _is_lost(error: RuntimeError) -> bool:
+def _is_lost_rank(error: RuntimeError) -> bool:
     from torch.distributed import DistError
 
-    return isinstance(error, DistError) or any(words in str(error) for words in LOST)
+    return isinstance(error, DistError) or any(part in str(error) for part in LOST_RANK_MESSAGES)
 
 
-def _in_short(error: RuntimeError) -> str:
-    """Return what happened, without the file in which gloo noticed it and its advice."""
+def _short_message(error: RuntimeError) -> str:
+    """Return the first line of gloo's message, without the source file and the advice."""
     line = re.sub(r"^\[\S+\] ", "", str(error).strip().splitlines()[0])
-    return next((line[: line.index(words) + len(words)] for words in LOST if words in line), line)
+    return next((line[: line.index(part) + len(part)] for part in LOST_RANK_MESSAGES if part in line), line)
 
 
-def launched() -> bool:
-    """Return whether torchrun, or whoever sets the same variables, started this process."""
+def started_by_torchrun() -> bool:
+    """Return whether the variables that torchrun sets are there."""
     return all(name in os.environ for name in VARIABLES)
 
 
 @contextmanager
-def joined(parallel: Parallel | None = None, *, device: str = "cpu") -> Iterator[Ranks]:
-    """Join the other processes that torchrun started, and leave them at the end.
+def process_group(parallel: Parallel | None = None, *, device: str = "cpu") -> Iterator[Ranks]:
+    """Join the process group that torchrun's variables describe, and leave it at the end.
 
     Args:
-        parallel: how models are spread; None is ``"ddp"`` where there are several processes.
+        parallel: how models are distributed; None is ``"ddp"`` if there are several processes.
         device: ``"cuda"`` gives each process the device of its local rank.
     """
-    if os.environ["MASTER_PORT"] == "0":  # its ranks would wait for each other for ever
+    if os.environ["MASTER_PORT"] == "0":  # the ranks would wait for each other without end
         raise ValueError("torchrun must name a port, got --master-port 0: use --standalone, which finds a free one")
     import torch
     from torch import distributed
     from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    local = int(os.environ.get("LOCAL_RANK", "0"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     on_gpus = device.partition(":")[0] == "cuda"
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if on_gpus and here > torch.cuda.device_count():
-        raise ValueError(
-            f"every rank must have a GPU of its own, got {here} ranks for {torch.cuda.device_count()}: start fewer, or "
-            f"use --device cpu"
-        )
     if on_gpus:
-        torch.cuda.set_device(local)
+        if local_size > torch.cuda.device_count():
+            raise ValueError(
+                f"each rank needs its own GPU, got {local_size} ranks for {torch.cuda.device_count()}: start fewer, "
+                f"or use --device cpu"
+            )
+        torch.cuda.set_device(local_rank)
     try:
-        store, rank, size = next(rendezvous("env://", timeout=COLLECTIVE))
+        store, rank, size = next(rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))
         backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
-        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE)
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
     except (RuntimeError, ValueError) as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"ranks must find each other by {', '.join(VARIABLES)}, got {said}: start them with torchrun --standalone"
+            f"ranks must find each other by {', '.join(VARIABLES)}, got {cause}: start them with torchrun --standalone"
         ) from error
     ranks = Ranks(
         rank,
         size,
-        local_rank=local,
+        local_rank=local_rank,
         parallel=parallel or ("ddp" if size > 1 else None),
         store=PrefixStore("muonlab", store),
         group=distributed.group.WORLD,
-        patient=distributed.new_group(backend="gloo", timeout=PATIENT),
+        long_timeout_group=distributed.new_group(backend="gloo", timeout=BARRIER_TIMEOUT),
     )
-    with ranks.minding():
+    with ranks.detect_lost_ranks():
         yield ranks
-        if ranks.together:  # else others may be gone, or wait for something that will not come
-            ranks.barrier()  # the leader may hold the store from which the others hear its last word
+        if ranks.in_sync:  # else another rank may have ended, or wait for a message that is not sent
+            ranks.barrier()  # rank 0 may host the store from which the others read its last message
             distributed.destroy_process_group()

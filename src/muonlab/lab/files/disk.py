@@ -1,4 +1,4 @@
-"""Files that are on the disk as a whole or not at all, and what a full disk says."""
+"""Atomic file writes, fsync, and the errors of a full disk."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from contextlib import suppress
 from pathlib import Path
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Numbers of the errors of a disk, a quota or a limit that is reached."""
+"""Error numbers of a full disk, an exceeded quota and a file that is too large."""
 
 
-def write(path: Path, content: bytes, *, waiting: bool = True) -> None:
-    """Write a small file as a whole or not at all; unless ``waiting``, the disk may take its time."""
+def write(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a small file atomically; with ``durable``, return only when it is on the disk."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)
     try:
-        with part.open("xb") as file:  # never through a link that someone has put there
+        with part.open("xb") as file:  # "x": do not write through an existing link
             file.write(content)
-        if waiting:
-            settle(part, path)
+        if durable:
+            sync_and_rename(part, path)
         else:
             part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def settle(part: Path, path: Path) -> None:
-    """Bring a file to the disk, give it its name, and bring the name to the disk."""
+def sync_and_rename(part: Path, path: Path) -> None:
+    """Sync a file, rename it to its final name, and sync the directory."""
     sync(part)
     part.replace(path)
     sync(path.parent)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or directory is on the disk; what a full disk says only now is an error, too."""
+    """Wait until a file or directory is on the disk; raises OSError if the disk is full."""
     if path.is_dir():
-        with suppress(OSError):  # not every system opens directories
+        with suppress(OSError):  # not every system can open a directory
             _sync_descriptor(os.open(path, os.O_RDONLY))
     else:
         _sync_descriptor(os.open(path, os.O_RDWR))
@@ -51,6 +51,6 @@ def _sync_descriptor(descriptor: int) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the hash of a file."""
+    """Return the sha256 of a file in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""JSON files that carry a hash of their own content, so that a changed bit is noticed when the file is read."""
+"""JSON files that contain a hash of their own content, so that a changed bit is detected when the file is read."""
 
 from __future__ import annotations
 
@@ -10,34 +10,43 @@ from typing import Any
 
 from muonlab.lab.files import disk
 
-SEAL = "file_sha256"
-"""Last entry of every file: the sha256 of the file without this entry."""
+HASH = "file_sha256"
+"""Last key of every file: the sha256 of the file without this key."""
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object to a sealed JSON file, as a whole or not at all."""
-    disk.write(path, sealed(value))
+    """Write an object and its hash to a JSON file, atomically."""
+    disk.write(path, hashed_bytes(value))
+
+
+def hashed_bytes(value: Mapping[str, Any]) -> bytes:
+    """Return the content of a JSON file with its hash.
+
+    Example:
+        >>> hashed_bytes({"a": 1}).split()[1:4]
+        [b'"a":', b'1,', b'"file_sha256":']
+    """
+    digest = hashlib.sha256(_encode(value)).hexdigest()
+    return _encode({**value, HASH: digest}) + b"\n"
 
 
 def read_json(path: Path, *, default: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the object in a sealed JSON file.
+    """Return the object in a JSON file, without its hash.
 
     Args:
         path: of the file.
-        default: returned if there is no file; None makes that an error.
+        default: returned if there is no file; with None a missing file is an error.
 
     Raises:
-        ValueError: if the content is not, byte for byte, what :func:`write_json` wrote.
+        ValueError: if the file is missing, or is not byte for byte what :func:`write_json` wrote.
     """
     try:
         content = path.read_bytes() if path.is_file() or not path.exists() else b""  # reading a pipe would not end
     except (FileNotFoundError, NotADirectoryError):
-        if default is None:
-            raise ValueError(
-                f"a run directory must have all of its files, got {path} missing: {_way_out(path)}"
-            ) from None
-        return dict(default)
-    value = _unsealed(content)
+        if default is not None:
+            return dict(default)
+        raise ValueError(f"a run directory must have all of its files, got {path} missing: {_way_out(path)}") from None
+    value = _decode(content)
     if value is None:
         raise ValueError(
             f"a JSON file of a run directory must match the hash that it carries, got {path} damaged: {_way_out(path)}"
@@ -45,33 +54,22 @@ def read_json(path: Path, *, default: Mapping[str, Any] | None = None) -> dict[s
     return value
 
 
-def sealed(value: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a sealed file.
+def _decode(content: bytes) -> dict[str, Any] | None:
+    """Return the object in the content of a file; None if a bit was changed.
 
-    Example:
-        >>> sealed({"a": 1}).split()[1:4]
-        [b'"a":', b'1,', b'"file_sha256":']
-    """
-    seal = hashlib.sha256(_text(value)).hexdigest()
-    return _text({**value, SEAL: seal}) + b"\n"
-
-
-def _unsealed(content: bytes) -> dict[str, Any] | None:
-    """Return the object in the bytes of a sealed file; None if a bit of them was changed.
-
-    The object is written again and compared as bytes: a bit that parses to the same value is noticed, too.
+    The object is encoded again and compared as bytes, so that a changed bit is found even if the value is the same.
     """
     try:
         value = json.loads(content)
         if not isinstance(value, dict):
             return None
-        value.pop(SEAL, None)
-        return value if sealed(value) == content else None
+        value.pop(HASH, None)
+        return value if hashed_bytes(value) == content else None
     except (ValueError, RecursionError):
         return None
 
 
-def _text(value: Mapping[str, Any]) -> bytes:
+def _encode(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, indent=2, allow_nan=False).encode()
 
 

@@ -1,4 +1,4 @@
-"""Files of JSON lines with a hash of what was saved; a resumed run cuts them back to what its checkpoint counts."""
+"""Files of JSON lines with a hash of the saved lines; a resumed run cuts them back to its checkpoint."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 SavedRows = Mapping[str, Mapping[str, Any]]
-"""For each file of rows, by name without ``.jsonl``: how many ``lines`` were saved, and the ``sha256`` of these."""
+"""For each file of rows, by name without ``.jsonl``: the number of saved ``lines`` and their ``sha256``."""
 
 
 class RowFiles:
-    """The ``.jsonl`` files of a folder, by name; a line is handed to the system as soon as it is written."""
+    """The ``.jsonl`` files of a folder, by name; every line is flushed as soon as it is written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -23,7 +23,7 @@ class RowFiles:
         self._hashes: dict[str, Any] = {}
 
     def cut(self, saved: SavedRows) -> None:
-        """Cut each file to the lines that were saved, which must be unchanged; remove the files that are not named."""
+        """Cut each file to its saved lines, which must be unchanged; remove the files that are not in ``saved``."""
         for name in {*saved, *(path.stem for path in self.folder.glob("*.jsonl"))}:
             path = self.folder / f"{name}.jsonl"
             if name not in saved:
@@ -45,7 +45,7 @@ class RowFiles:
         self._hashes.setdefault(name, hashlib.sha256()).update(line)
 
     def save(self) -> SavedRows:
-        """Bring the rows to the disk; return how many lines each file has, and their hash."""
+        """Sync the rows to the disk; return the number of lines of each file and their hash."""
         for file in self._open.values():
             os.fsync(file.fileno())
         return {name: {"lines": count, "sha256": self._hashes[name].hexdigest()} for name, count in self._lines.items()}
@@ -58,12 +58,15 @@ class RowFiles:
 
 
 def saved_content(path: Path, saved: Mapping[str, Any], *, finished: bool = False) -> bytes:
-    """Return the lines of a file that were saved; raise if they are not there or were changed.
+    """Return the saved lines of a file.
 
     Args:
         path: of the file.
         saved: its entry of :data:`SavedRows`.
-        finished: whether there must be nothing after these lines.
+        finished: whether the file must end after these lines.
+
+    Raises:
+        ValueError: if the lines are missing or were changed.
     """
     content = path.read_bytes() if path.is_file() else b""
     lines = content.split(b"\n")[:-1]
@@ -76,20 +79,8 @@ def saved_content(path: Path, saved: Mapping[str, Any], *, finished: bool = Fals
     return kept
 
 
-def read_rows(path: Path, saved: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the rows of a file that were saved; none if nothing was. Rows after these are not read."""
+def read_rows(path: Path, saved: Mapping[str, Any] | None, *, finished: bool = False) -> list[dict[str, Any]]:
+    """Return the saved rows of a file, none if ``saved`` is None; the arguments are those of :func:`saved_content`."""
     if saved is None:
         return []
-    rows = []
-    for number, line in enumerate(saved_content(path, saved).splitlines(), start=1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict) or "event" not in row:
-            raise ValueError(
-                f"a file of rows must be JSON objects with an event, got {path} with line {number} damaged: remove the "
-                f"folder of the cell and run the study again"
-            )
-        rows.append(row)
-    return rows
+    return [json.loads(line) for line in saved_content(path, saved, finished=finished).splitlines()]

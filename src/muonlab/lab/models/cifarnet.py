@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from muonlab import _checks
-from muonlab.lab.models.options import whole_numbers
-from muonlab.lab.models.registry import register
+from muonlab.lab.models.registry import positive_integers, register
 from muonlab.lab.models.whitening import whitening_filters
 
 SHAPE = (3, 32, 32)
@@ -47,7 +46,7 @@ class CifarNet(nn.Module):
         logit_scale: float | None = None,
     ) -> None:
         super().__init__()
-        a, b, c = whole_numbers("widths", widths, like=(64, 256, 256))
+        a, b, c = positive_integers("widths", widths, like=(64, 256, 256))
         first = a if first_width is None else _checks.integer("first_width", first_width, at_least=1)
         self.logit_scale = 1 / c if logit_scale is None else _checks.positive("logit_scale", logit_scale)
         self.whiten = nn.Conv2d(SHAPE[0], _WHITENED, _PATCH)
@@ -118,26 +117,14 @@ def _build(
 
 
 register(
-    "cifarnet",
-    _build,
-    shape=SHAPE,
-    classes=10,
-    parameters=1_972_792,
+    "cifarnet", _build, shape=SHAPE, classes=10, parameters=1_972_792,
     source="Kim & Oh 2026, Appendix F; K. Jordan, cifar10-airbench (airbench94_muon)",
-)
+)  # fmt: skip
 register(
-    "cifarnet-small",
-    partial(_build, widths=(32, 64, 64)),
-    shape=SHAPE,
-    classes=10,
-    parameters=146_744,
+    "cifarnet-small", partial(_build, widths=(32, 64, 64)), shape=SHAPE, classes=10, parameters=146_744,
     source="muonlab: CifarNet with widths 32, 64, 64",
-)
+)  # fmt: skip
 register(
-    "cifarnet-smoke",
-    partial(_build, widths=(16, 24, 24)),
-    shape=SHAPE,
-    classes=10,
-    parameters=25_576,
+    "cifarnet-smoke", partial(_build, widths=(16, 24, 24)), shape=SHAPE, classes=10, parameters=25_576,
     source="muonlab: CifarNet with widths 16, 24, 24",
-)
+)  # fmt: skip

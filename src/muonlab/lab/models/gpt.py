@@ -25,10 +25,10 @@ class GPT(nn.Module):
 
     Args:
         block: the longest sequence.
-        vocabulary: different tokens.
+        vocabulary: number of tokens.
         layers: transformer blocks.
         heads: attention heads of each block; they divide ``width``.
-        width: entries of the vector that stands for a token.
+        width: dimension of the token vectors.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class GPT(nn.Module):
 
     @property
     def matrix_rules(self) -> dict[str, Rule]:
-        """What ``split_params(rules=…)`` cannot see by itself: the query, key and value matrices in one parameter."""
-        # The second: a model of a single block has no repeats, and its last linear layer would be taken for a head.
+        """Rules for ``split_params(rules=…)``: the query, key and value matrices are one parameter."""
+        # The second rule: in a model with a single block, its last linear layer would be taken for a head.
         return {"blocks.*.attention.qkv.weight": (self.width,) * 3, "blocks.*.contract.weight": "flatten"}
 
     def forward(self, tokens: Tensor) -> Tensor:  # (b, t) int64 → (b, t, vocabulary)
         """Return, at every position, the logits of the token that follows."""
         if tokens.shape[-1] > self.block:
             raise ValueError(
-                f"tokens must be at most {self.block} in a row, got {tokens.shape[-1]}: cut them, or build with a "
+                f"a sequence must have at most {self.block} tokens, got {tokens.shape[-1]}: cut it, or build with a "
                 f"longer shape"
             )
         positions = torch.arange(tokens.shape[-1], device=tokens.device)
@@ -106,7 +106,7 @@ class CausalAttention(nn.Module):
         self.project = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:  # (b, t, width) → (b, t, width)
-        """Return what each token gathers."""
+        """Return the attention output for each token."""
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
         gathered = functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # (b, heads, t, width / heads)
         projected: Tensor = self.project(gathered.transpose(1, 2).flatten(2))
@@ -118,34 +118,18 @@ def _build(shape: tuple[int, ...], classes: int, *, layers: int = 12, heads: int
 
 
 register(
-    "gpt-124m",
-    _build,
-    shape=(BLOCK,),
-    classes=VOCABULARY,
-    parameters=124_439_808,
+    "gpt-124m", _build, shape=(BLOCK,), classes=VOCABULARY, parameters=124_439_808,
     source="Kim & Oh 2026, Appendix G; Radford et al. 2019",
-)
+)  # fmt: skip
 register(
-    "gpt-1.3b",
-    partial(_build, layers=24, heads=16, width=2048),
-    shape=(BLOCK,),
-    classes=VOCABULARY,
-    parameters=1_313_626_112,
-    source="Kim & Oh 2026, Appendix G; Radford et al. 2019",
-)
+    "gpt-1.3b", partial(_build, layers=24, heads=16, width=2048), shape=(BLOCK,), classes=VOCABULARY,
+    parameters=1_313_626_112, source="Kim & Oh 2026, Appendix G; Radford et al. 2019",
+)  # fmt: skip
 register(
-    "gpt-small",
-    partial(_build, layers=4, heads=4, width=128),
-    shape=(BLOCK,),
-    classes=VOCABULARY,
-    parameters=7_357_312,
-    source="muonlab: GPT-2 with 4 blocks of width 128",
-)
+    "gpt-small", partial(_build, layers=4, heads=4, width=128), shape=(BLOCK,), classes=VOCABULARY,
+    parameters=7_357_312, source="muonlab: GPT-2 with 4 blocks of width 128",
+)  # fmt: skip
 register(
-    "gpt-smoke",
-    partial(_build, layers=2, heads=2, width=32),
-    shape=(BLOCK,),
-    classes=VOCABULARY,
-    parameters=1_666_464,
+    "gpt-smoke", partial(_build, layers=2, heads=2, width=32), shape=(BLOCK,), classes=VOCABULARY, parameters=1_666_464,
     source="muonlab: GPT-2 with 2 blocks of width 32",
-)
+)  # fmt: skip

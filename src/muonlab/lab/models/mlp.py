@@ -10,8 +10,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional
 
-from muonlab.lab.models.options import whole_numbers
-from muonlab.lab.models.registry import register
+from muonlab.lab.models.registry import positive_integers, register
 
 
 class MLP(nn.Module):
@@ -27,7 +26,7 @@ class MLP(nn.Module):
 
     def __init__(self, inputs: int, classes: int, *, widths: Sequence[int] = (512, 256)) -> None:
         super().__init__()
-        sizes = (inputs, *whole_numbers("widths", widths, like=(512, 256), any_length=True))
+        sizes = (inputs, *positive_integers("widths", widths, like=(512, 256), any_length=True))
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.head = nn.Linear(sizes[-1], classes)
 
@@ -45,18 +44,10 @@ def _build(shape: tuple[int, ...], classes: int, *, widths: Sequence[int] = (512
 
 
 register(
-    "mlp",
-    _build,
-    shape=(1, 28, 28),
-    classes=10,
-    parameters=535_818,
+    "mlp", _build, shape=(1, 28, 28), classes=10, parameters=535_818,
     source="784-512-256-10 on MNIST, Kim & Oh 2026, Appendix G",
-)
+)  # fmt: skip
 register(
-    "mlp-small",
-    partial(_build, widths=(128, 64)),
-    shape=(1, 28, 28),
-    classes=10,
-    parameters=109_386,
+    "mlp-small", partial(_build, widths=(128, 64)), shape=(1, 28, 28), classes=10, parameters=109_386,
     source="muonlab: the MLP of Kim & Oh 2026, narrower",
-)
+)  # fmt: skip

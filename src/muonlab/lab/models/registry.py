@@ -1,6 +1,6 @@
-"""Every model by name: what studies train, the contract tests run over and ``muonlab list models`` shows.
+"""The registered models, for studies, the contract tests and ``muonlab list models``.
 
-A module of this package that calls :func:`register` is found by itself.
+Every module of this package is imported, so that a new one only has to call :func:`register`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from muonlab import _checks
-from muonlab.lab.models.options import whole_numbers
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,11 @@ class Model:
 
     Args:
         name: its name in specs and lists.
-        build: makes it from ``(shape, classes, **options)``.
+        build: builds it from ``(shape, classes, **options)``.
         shape: one example: ``(channels, height, width)``, or ``(block,)`` for tokens.
         classes: the classes, or the size of the vocabulary.
-        parameters: how many it has at that shape and those classes, frozen ones included.
-        source: who described it, and where.
+        parameters: number of parameters for this shape and these classes, frozen ones included.
+        source: the publication that describes it.
     """
 
     name: str
@@ -60,7 +59,7 @@ def register(
     parameters: int,
     source: str,
 ) -> Model:
-    """Add a model; a name that is taken is refused."""
+    """Add a model; raise ``ValueError`` if its name is taken."""
     if name in _REGISTRY:
         raise ValueError(f"a model named {name!r} is registered already: choose another name")
     if not source:
@@ -84,39 +83,39 @@ def models() -> Mapping[str, Model]:
 
 
 def build(name: str, *, shape: Sequence[int] | None = None, classes: int | None = None, **options: Any) -> nn.Module:
-    """Make a registered model with fresh weights, drawn from torch's global generator.
+    """Build a registered model with random weights from torch's global generator.
 
     Args:
         name: one of :func:`models`.
-        shape: one example, as the model's own ``shape`` unless given.
-        classes: the classes or the vocabulary, the model's own unless given.
-        **options: what the model lets vary, such as ``widths``.
+        shape: of one example; None is the model's own.
+        classes: number of classes, or size of the vocabulary; None is the model's own.
+        **options: of the model, such as ``widths``.
 
     Returns:
-        The network, on torch's default device, in training mode. If it has a method ``fit``, that is to see normalised
-        training images before the first step; if it has ``matrix_rules``, they are for ``split_params(rules=…)``.
+        The network, on torch's default device, in training mode. If it has a method ``fit``, call it with normalised
+        training images before the first step; if it has ``matrix_rules``, pass them as ``split_params(rules=…)``.
 
     Example:
         >>> from muonlab.lab.models import build
         >>> build("mlp-small", shape=(1, 8, 8)).head
         Linear(in_features=64, out_features=10, bias=True)
     """
-    found = models()
-    if name not in found:
-        near = difflib.get_close_matches(str(name), found) or list(found)
+    known = models()
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known) or list(known)
         raise ValueError(f"name must be a registered model, got {name!r}: did you mean {', '.join(map(repr, near))}?")
-    model = found[name]
+    model = known[name]
     for option in options:
         if option not in model.options:
             accepted = ", ".join(model.options)
             raise TypeError(f"model {name!r} takes the options {accepted}, got {option!r}: use one of these")
-    sizes = model.shape if shape is None else whole_numbers("shape", shape, like=model.shape)
+    sizes = model.shape if shape is None else positive_integers("shape", shape, like=model.shape)
     number = model.classes if classes is None else _checks.integer("classes", classes, at_least=2)
     return model.build(sizes, number, **options)
 
 
 def describe() -> dict[str, Any]:
-    """Return each registered model with its number of parameters, counted on a copy without memory."""
+    """Return the registered models as plain values; parameters are counted on the meta device."""
     return {"models": [_describe(model) for model in models().values()]}
 
 
@@ -130,3 +129,14 @@ def _describe(model: Model) -> dict[str, Any]:
         "classes": model.classes,
         "source": model.source,
     }
+
+
+def positive_integers(name: str, values: object, *, like: tuple[int, ...], any_length: bool = False) -> tuple[int, ...]:
+    """Return ``values`` as a tuple of positive integers, as many as in ``like``, or any number with ``any_length``."""
+    rule = f"{name} must be {'one or more' if any_length else len(like)} integers such as {like}"
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{rule}, got {values!r}: pass a tuple")
+    numbers = tuple(_checks.integer(f"each entry of {name}", value, at_least=1) for value in values)
+    if not numbers or (len(numbers) != len(like) and not any_length):
+        raise ValueError(f"{rule}, got {numbers}: pass that many")
+    return numbers

@@ -75,26 +75,14 @@ def _build(shape: tuple[int, ...], classes: int, *, width: int = 64) -> nn.Modul
 
 
 register(
-    "resnet18",
-    _build,
-    shape=(3, 32, 32),
-    classes=100,
-    parameters=11_227_812,
+    "resnet18", _build, shape=(3, 32, 32), classes=100, parameters=11_227_812,
     source="Kim & Oh 2026, Appendix G; He et al. 2016, as in torchvision",
-)
+)  # fmt: skip
 register(
-    "resnet18-small",
-    partial(_build, width=16),
-    shape=(3, 32, 32),
-    classes=100,
-    parameters=714_996,
+    "resnet18-small", partial(_build, width=16), shape=(3, 32, 32), classes=100, parameters=714_996,
     source="muonlab: ResNet-18 that starts with 16 channels",
-)
+)  # fmt: skip
 register(
-    "resnet18-smoke",
-    partial(_build, width=8),
-    shape=(3, 32, 32),
-    classes=100,
-    parameters=183_212,
+    "resnet18-smoke", partial(_build, width=8), shape=(3, 32, 32), classes=100, parameters=183_212,
     source="muonlab: ResNet-18 that starts with 8 channels",
-)
+)  # fmt: skip

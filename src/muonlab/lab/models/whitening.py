@@ -7,18 +7,18 @@ from torch import Tensor
 from torch.nn import functional
 
 EPS = 5e-4
-"""Added to each eigenvalue, so that directions without variance are not blown up."""
+"""Added to each eigenvalue, so that directions without variance are not amplified."""
 
 _CHUNK = 250
-"""Images whose patches are in memory at a time: 5,000 at once would take 460 MB."""
+"""Images per chunk: the patches of 5,000 images at once would take 460 MB."""
 
 
 @torch.no_grad()
 def whitening_filters(images: Tensor, *, size: int = 2, eps: float = EPS) -> Tensor:
     """Return the eigenvectors of the patches' second moment over ``√(eigenvalue + eps)``, then their negatives.
 
-    The moment is about zero, as in cifar10-airbench: normalised images have a mean of about zero. It is taken in
-    float64 and every eigenvector gets a definite sign, so that the number of threads does not show in the filters.
+    The moment is about zero, as in cifar10-airbench: normalised images have a mean of about zero. It is computed in
+    float64 and the sign of every eigenvector is fixed, so that the filters do not depend on the number of threads.
 
     Args:
         images: normalised images, ``(n, c, h, w)``.

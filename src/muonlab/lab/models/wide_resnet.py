@@ -24,24 +24,20 @@ class WideResNet(nn.Module):
         classes: the classes.
         depth: layers, 4 more than a multiple of 6.
         widen: channels of the three groups over 16, 32 and 64.
-        drop_rate: chance that dropout between the convolutions of a block sets an entry to zero; 0 in the paper.
     """
 
-    def __init__(
-        self, channels: int = 3, classes: int = 200, *, depth: int = 28, widen: int = 10, drop_rate: float = 0.0
-    ) -> None:
+    def __init__(self, channels: int = 3, classes: int = 200, *, depth: int = 28, widen: int = 10) -> None:
         super().__init__()
         blocks, left_over = divmod(_checks.integer("depth", depth, at_least=10) - 4, 6)
         if left_over:
             raise ValueError(f"depth must be 4 more than a multiple of 6, got {depth}: pass {6 * blocks + 4}, say")
         widen = _checks.integer("widen", widen, at_least=1)
-        drop_rate = _checks.real("drop_rate", drop_rate, low=0.0, high=1.0, high_open=True)
         widths = [16, 16 * widen, 32 * widen, 64 * widen]
         self.conv1 = nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)
         self.groups = nn.ModuleList()
         for index, (inputs, outputs) in enumerate(pairwise(widths)):
-            first = PreActivationBlock(inputs, outputs, 1 if index == 0 else 2, drop_rate)
-            later = [PreActivationBlock(outputs, outputs, 1, drop_rate) for _ in range(blocks - 1)]
+            first = PreActivationBlock(inputs, outputs, 1 if index == 0 else 2)
+            later = [PreActivationBlock(outputs, outputs, 1) for _ in range(blocks - 1)]
             self.groups.append(nn.Sequential(first, *later))
         self.bn = nn.BatchNorm2d(widths[-1])
         self.fc = nn.Linear(widths[-1], classes)
@@ -63,49 +59,34 @@ class WideResNet(nn.Module):
 class PreActivationBlock(nn.Module):
     """BatchNorm, ReLU, 3×3 convolution, twice, beside a shortcut."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, drop_rate: float) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.bn1 = nn.BatchNorm2d(inputs)
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.dropout = nn.Dropout(drop_rate)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.shortcut = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False) if inputs != outputs else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's images."""
         active = functional.relu(self.bn1(x))
-        branch: Tensor = self.conv2(self.dropout(functional.relu(self.bn2(self.conv1(active)))))
+        branch: Tensor = self.conv2(functional.relu(self.bn2(self.conv1(active))))
         return branch + (x if self.shortcut is None else self.shortcut(active))
 
 
-def _build(
-    shape: tuple[int, ...], classes: int, *, depth: int = 28, widen: int = 10, drop_rate: float = 0.0
-) -> nn.Module:
-    return WideResNet(shape[0], classes, depth=depth, widen=widen, drop_rate=drop_rate)
+def _build(shape: tuple[int, ...], classes: int, *, depth: int = 28, widen: int = 10) -> nn.Module:
+    return WideResNet(shape[0], classes, depth=depth, widen=widen)
 
 
 register(
-    "wrn-28-10",
-    _build,
-    shape=(3, 64, 64),
-    classes=200,
-    parameters=36_600_984,
+    "wrn-28-10", _build, shape=(3, 64, 64), classes=200, parameters=36_600_984,
     source="Kim & Oh 2026, Appendix G; Zagoruyko & Komodakis 2016",
-)
+)  # fmt: skip
 register(
-    "wrn-16-2",
-    partial(_build, depth=16, widen=2),
-    shape=(3, 64, 64),
-    classes=200,
-    parameters=716_184,
+    "wrn-16-2", partial(_build, depth=16, widen=2), shape=(3, 64, 64), classes=200, parameters=716_184,
     source="muonlab: the wide residual network with depth 16 and widening 2",
-)
+)  # fmt: skip
 register(
-    "wrn-10-1",
-    partial(_build, depth=10, widen=1),
-    shape=(3, 64, 64),
-    classes=200,
-    parameters=90_200,
+    "wrn-10-1", partial(_build, depth=10, widen=1), shape=(3, 64, 64), classes=200, parameters=90_200,
     source="muonlab: the wide residual network with depth 10 and widening 1",
-)
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""A cell of the theory at work: one method on one problem of known constants, every inequality a row."""
+"""A cell of the study theory-at-work: one method on one problem of known constants, with a row per inequality."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from muonlab import _checks
-from muonlab.lab.cell_context import Desk, Stopped
+from muonlab.lab.cell_context import CellContext, Stopped
 from muonlab.lab.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,17 +21,17 @@ MethodName = Literal[
 ]  # fmt: skip
 
 FIXED_BOUNDS = ("paper", "sharp", "corrected", "floor", "floor_corrected", "sgdm_paper", "sgdm_sharp", "sgdm_L_F")
-"""Bounds on the mean of ``‖∇f‖_*`` that are known before a run; the others take numbers from it."""
+"""Bounds on the mean of ``‖∇f‖_*`` that are known before a run; the others use measurements of it."""
 
 
 @dataclass(frozen=True)
 class TheorySpec(Settings):
-    """One method on one problem; η and β are those of the theorem, ``seed`` is that of the first run.
+    """One method on one problem, with the theorem's η and β; ``seed`` is that of the first run.
 
     Args:
         problem: a function of :mod:`muonlab.lab.problems.definitions`.
         method: of :data:`muonlab.lab.problems.runs.METHODS`.
-        noise: distribution of one sample of the gradient's noise; ``"none"`` goes with ``sigma`` 0.
+        noise: distribution of one sample of the gradient's noise; ``"none"`` needs ``sigma`` 0.
         sigma: its standard deviation.
         batch_size: samples of it per step.
         rank: r of the r×r problems; the random ones are 4×6.
@@ -50,72 +50,75 @@ class TheorySpec(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("batch_size", "steps", "runs"):
+        for name in ("batch_size", "rank", "steps", "runs"):
             _checks.integer(name, getattr(self, name), at_least=1)
-        _checks.integer("rank", self.rank, at_least=1)
         if (_checks.non_negative("sigma", self.sigma) > 0) != (self.noise != "none"):
             raise ValueError(
-                f"sigma must be 0 exactly where noise is none, got sigma = {self.sigma} and noise = {self.noise!r}: "
+                f"sigma must be 0 exactly when noise is none, got sigma = {self.sigma} and noise = {self.noise!r}: "
                 f"change one of them"
             )
         if self.device != "cpu":
-            raise ValueError(f"device must be cpu for float64 problems this small, got {self.device!r}: leave it out")
+            raise ValueError(f"device must be cpu for float64 problems this small, got {self.device!r}: omit it")
 
 
-def measure(spec: TheorySpec, desk: Desk) -> dict[str, float | int | str | None]:
-    """Run a cell and write a row per inequality; return how many were violated, and the least slack.
+def measure(spec: TheorySpec, context: CellContext) -> dict[str, float | int | str | None]:
+    """Run a cell and write a row per inequality; return how many are violated, and the least slack.
 
-    A row has ``name``, ``kind`` (``"certain"``: of every step and run, ``"expected"``: of the mean over runs),
-    ``measured`` and ``bound`` where the slack is least, that ``slack`` (relative) and whether it ``held`` everywhere.
-    The least slack of all is often 0: at the first step the momentum is the gradient. What is more telling is how many
-    times the measured mean the tightest bound is that was known before the run, ``bound_over_measured``.
+    A row has ``name``, ``kind`` (``"certain"``: for every step and run, ``"expected"``: for the mean over runs),
+    ``measured`` and ``bound`` where the slack is least, that ``slack`` (relative) and whether the inequality ``held``
+    everywhere. The least slack is often 0, since at the first step the momentum is the gradient. More informative is
+    ``bound_over_measured``, the tightest bound that is known before the run over the measured mean.
     """
-    from muonlab.lab.problems.runs import METHODS, run
+    from muonlab.lab.problems.runs import METHODS, run_method
 
-    desk.begin({})
-    desk.progress(0, 1)
-    if desk.stopping:
+    context.begin({})
+    context.progress(0, 1)
+    if context.stopping:
         raise Stopped
-    problem = _problem(spec)
-    one = run(problem, METHODS[spec.method], T=spec.steps, seeds=spec.runs, B=spec.batch_size, seed=spec.seed)
-    rows = [_row(name, "certain", claim) for name, claim in one.certain.items()]
-    rows += [_row(name, "expected", claim) for name, claim in one.expected.items()]
+    problem = build_problem(spec)
+    run = run_method(problem, METHODS[spec.method], T=spec.steps, seeds=spec.runs, B=spec.batch_size, seed=spec.seed)
+    rows = [inequality_row(name, "certain", inequality) for name, inequality in run.certain.items()]
+    rows += [inequality_row(name, "expected", inequality) for name, inequality in run.expected.items()]
     for row in rows:
-        desk.write(row)
-    desk.progress(1, 1)
-    ratios = {name: one.ratio(name) for name in one.expected if name in FIXED_BOUNDS}
+        context.write(row)
+    context.progress(1, 1)
+    ratios = {name: run.ratio(name) for name in run.expected if name in FIXED_BOUNDS}
     bound = min(ratios, key=ratios.__getitem__, default=None)
     return {
         "inequalities": len(rows),
         "violated": sum(not row["held"] for row in rows),
         "least_slack": min(float(row["slack"]) for row in rows),
-        "measured": _finite(float(one.averages.mean())),
+        "measured": _finite(float(run.averages.mean())),
         "bound": bound,
         "bound_over_measured": None if bound is None else _finite(ratios[bound]),
         "L": problem.L,
         "D": problem.D,
         "sigma": problem.sigma,
-        "eta": one.eta,
-        "beta": one.beta,
-        "least_rho": _finite(float(one.rho.min())),
+        "eta": run.eta,
+        "beta": run.beta,
+        "least_rho": _finite(float(run.rho.min())),
     }
 
 
-def _problem(spec: TheorySpec) -> KnownProblem:
-    from muonlab.lab.problems import definitions as problems
+def build_problem(spec: TheorySpec) -> KnownProblem:
+    """Return the problem of a spec, with its noise."""
+    from muonlab.lab.problems.definitions import FAMILIES, random_quadratic, random_wells
 
-    make = getattr(problems, spec.problem)
-    still: KnownProblem = make() if spec.problem.startswith("random") else make(spec.rank)
-    return still if spec.noise == "none" else still.with_noise(spec.sigma, spec.noise)
+    if spec.problem in FAMILIES:
+        problem = FAMILIES[spec.problem](spec.rank)
+    else:
+        problem = random_wells() if spec.problem == "random_wells" else random_quadratic()
+    return problem if spec.noise == "none" else problem.with_noise(spec.sigma, spec.noise)
 
 
-def _row(name: str, kind: str, claim: Inequality) -> dict[str, Any]:
-    """Return an inequality as a row, at the entry where its slack is least."""
+def inequality_row(name: str, kind: str, inequality: Inequality) -> dict[str, Any]:
+    """Return the row of an inequality, with the entry where its slack is least."""
     import numpy as np
 
-    slack = claim.slack()
-    place = int(slack.argmin())
-    left, right = (np.broadcast_to(side, slack.shape).reshape(-1)[place] for side in (claim.left, claim.right()))
+    slack = inequality.slack()
+    index = int(slack.argmin())
+    sides = (inequality.left, inequality.right())
+    left, right = (np.broadcast_to(side, slack.shape).reshape(-1)[index] for side in sides)
     return {
         "event": "inequality",
         "name": name,
@@ -123,10 +126,10 @@ def _row(name: str, kind: str, claim: Inequality) -> dict[str, Any]:
         "measured": _finite(float(left)),
         "bound": _finite(float(right)),
         "slack": _finite(float(slack.min())),
-        "held": claim.holds(),
+        "held": inequality.holds(),
     }
 
 
 def _finite(number: float) -> float | None:
-    """Return a number that JSON has."""
+    """Return None for NaN and infinity, which JSON does not have."""
     return number if math.isfinite(number) else None

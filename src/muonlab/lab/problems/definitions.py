@@ -1,7 +1,7 @@
-"""Problems whose constants L, L_F, D and σ are known exactly, so that bounds can be compared with what happens.
+"""Problems whose constants L, L_F, D and σ are known exactly, so that bounds can be compared with measurements.
 
-Every function works on float64 tensors of shape (…, m, n): many seeds run as one parameter (seeds, m, n).
-:func:`muonlab.lab.problems.runs.run` runs them.
+Every function works on float64 tensors of shape (…, m, n), so that many seeds run as one (seeds, m, n) parameter.
+:func:`muonlab.lab.problems.runs.run_method` runs optimizers on them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class KnownProblem:
         L: smoothness constant from the operator to the nuclear norm.
         L_F: smoothness constant of the Frobenius norm, between L/r and L.
         sigma: standard deviation of one sample of the gradient, ``E‖ξ‖_F² = σ²`` exactly.
-        noise: how it is distributed, see :func:`draw_noise`.
+        noise: distribution of the samples, see :func:`draw_noise`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class KnownProblem:
         if self.start.ndim != 2 or self.start.dtype != torch.float64:
             raise ValueError(
                 f"start must be one float64 matrix, got shape {tuple(self.start.shape)} of {self.start.dtype}: "
-                f"pass W_0 of shape (m, n); run(seeds=…) repeats it"
+                f"pass W_0 of shape (m, n); run_method(seeds=…) repeats it"
             )
         _checks.non_negative("sigma", self.sigma)
         _checks.one_of("noise", self.noise, NOISES)
@@ -80,7 +80,7 @@ def draw_noise(problem: KnownProblem, generators: Sequence[torch.Generator], B: 
     m, n = problem.start.shape
     if problem.sigma == 0.0:
         return problem.start.new_zeros(len(generators), m, n)
-    each = []
+    means = []
     for generator in generators:
         if problem.noise == "gaussian":
             sample = torch.randn(B, m, n, generator=generator, dtype=torch.float64) / math.sqrt(m * n)
@@ -90,8 +90,8 @@ def draw_noise(problem: KnownProblem, generators: Sequence[torch.Generator], B: 
         else:
             bits = torch.randint(0, 2, (B, 1, 1), generator=generator, dtype=torch.float64)
             sample = (2 * bits - 1) * torch.eye(m, n, dtype=torch.float64) / math.sqrt(problem.r)
-        each.append(sample.mean(dim=0))
-    return problem.sigma * torch.stack(each)
+        means.append(sample.mean(dim=0))
+    return problem.sigma * torch.stack(means)
 
 
 # -------------------------------------------------------------------------------------------------------- functions
@@ -130,18 +130,7 @@ def quadratic(A: Tensor, centre: Tensor, start: Tensor) -> KnownProblem:
     )
 
 
-def huber(start: Tensor, width: float) -> KnownProblem:
-    """Return the entrywise Huber function of slope 1 beyond ``width``: ``L_F = 1/width``, ``L = r/width``."""
-    h = _checks.positive("width", width)
-
-    def value(W: Tensor) -> Tensor:
-        size = W.abs()
-        return torch.where(size < h, W * W / (2 * h), size - h / 2).sum(dim=(-2, -1))
-
-    return KnownProblem("huber", value, lambda W: (W / h).clamp(-1, 1), start, L=min(start.shape) / h, L_F=1 / h)
-
-
-# ------------------------------------------------------------------------------------- random ones, and scaled ones
+# ------------------------------------------------------------------------------------------ random and scaled problems
 
 
 def _normal(seed: int, *shape: int) -> Tensor:

@@ -1,13 +1,13 @@
-"""The theory at work: real optimizers on problems of known constants, every inequality of the proofs checked.
+"""Real optimizers on problems of known constants, with every inequality of the proofs.
 
-:func:`run` trains many seeds as one (seeds, m, n) parameter and returns, as :class:`Inequality` values, what the proofs
-claim of each step, of each run and of the mean over runs. A negative slack is a bug, here or in the paper.
+:func:`run_method` trains many seeds as one (seeds, m, n) parameter and returns, as :class:`Inequality` values, what the
+proofs state about each step, each run and the mean over runs. A negative slack is a bug, here or in the paper.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -20,11 +20,11 @@ from muonlab import _checks
 from muonlab.lab.problems.definitions import KnownProblem, draw_noise
 from muonlab.lab.problems.inequalities import (
     Inequality,
-    certain,
-    certificate,
-    constants_of,
-    expected_of_muon,
-    expected_of_sgdm,
+    bound_constants,
+    certain_inequalities,
+    certificate_inequality,
+    expected_for_muon,
+    expected_for_sgdm,
 )
 from muonlab.optim import SGDM, Muon, NewtonSchulz
 from muonlab.optim.base import MomentumOptimizer
@@ -68,7 +68,7 @@ class Method:
 
     def tuned(self, problem: KnownProblem, *, B: int, T: int) -> Tuned:
         """Return the theorem's η and β (Kim & Oh 2026, Theorems 1, 3 and 4)."""
-        given = constants_of(problem, B, T)
+        given = bound_constants(problem, B, T)
         if self.kind == "sgdm":
             return tuned_sgdm(L_F=problem.L_F if self.frobenius else None, constants=self.constants, **given)
         return tuned_muon(**given)
@@ -76,7 +76,7 @@ class Method:
 
 def _methods() -> Mapping[str, Method]:
     express, jordan = preset("polar_express"), preset("jordan")
-    every = [
+    methods = [
         Method("sgdm", "sgdm"),
         Method("sgdm_L_F", "sgdm", frobenius=True),
         Method("sgdm_paper", "sgdm", constants="paper"),
@@ -85,23 +85,23 @@ def _methods() -> Mapping[str, Method]:
         Method("jordan", "muon", jordan.schedule(5)),
         Method("polar_express", "muon", express.schedule(5, safety=express.safety)),
     ]
-    return MappingProxyType({method.name: method for method in every})
+    return MappingProxyType({method.name: method for method in methods})
 
 
 METHODS: Mapping[str, Method] = _methods()
-"""SGD-M three ways, Muon with q = 0…5 quintic steps, with the exact polar factor, with Jordan's and Polar Express."""
+"""SGD-M tuned in three ways; Muon with q = 0…5 quintic steps, the exact polar factor, Jordan's steps, Polar Express."""
 
 
 # ------------------------------------------------------------------------------------------------------------ runs
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a batch of runs left. Arrays have one column per seed; rows are t = 1…T (``values``: t = 0…T).
+class MethodRun:
+    """The measurements of one or more runs. Arrays have a column per seed and rows t = 1…T (``values``: t = 0…T).
 
     Args:
-        problem: what was minimised.
-        method: by what.
+        problem: what was minimized.
+        method: the optimizer.
         eta: step size.
         beta: momentum.
         B: batch size.
@@ -109,12 +109,12 @@ class Run:
         gradients: ``‖∇f(W_{t-1})‖_*``.
         rho: descent ``⟨M_t, O_t⟩/‖M_t‖_*``.
         gain: ``‖O_t‖_op``.
-        polar_error: ``‖O_t - Polar(M_t)‖_op`` (Kim & Oh 2026, Definition 3); for SGD-M without meaning.
-        certain: what holds on every run: ``one_step`` and ``tracking`` at every step, ``tracking_plain`` (its mean over
-            the run with ``(1-β)M_t``), ``pathwise``, and without noise ``run`` (:func:`muonlab.theory.run_bound`).
-        expected: bounds on the mean over seeds, by name, those that apply. ``…_after`` takes the largest polar error
-            seen, so with noise it is no theorem but a comparison. ``…_tracking`` is the part of a bound that speaks of
-            ``‖∇f - N_t‖_*`` alone. With noise also ``run``: each seed may violate it with probability ``failure``.
+        polar_error: ``‖O_t - Polar(M_t)‖_op`` (Kim & Oh 2026, Definition 3); meaningless for SGD-M.
+        certain: inequalities for every run: ``one_step`` and ``tracking`` at every step, ``tracking_plain`` (its mean
+            over the run with ``(1-β)M_t``), ``pathwise``, and without noise ``run`` (:func:`muonlab.theory.run_bound`).
+        expected: bounds on the mean over seeds that apply, by name. ``…_after`` takes the largest measured polar error,
+            so with noise it is a comparison, not a theorem. ``…_tracking`` is the part of a bound on ``‖∇f - N_t‖_*``.
+            With noise also ``run``: each seed may violate it with probability ``failure``.
     """
 
     problem: KnownProblem
@@ -141,11 +141,11 @@ class Run:
         return int(self.gradients.shape[1])
 
     def ratio(self, bound: str) -> float:
-        """Return how many times the measured mean a bound is."""
+        """Return a bound divided by the measured mean."""
         return float(self.expected[bound].right() / self.averages.mean())
 
 
-def run(
+def run_method(
     problem: KnownProblem,
     method: Method,
     *,
@@ -156,8 +156,8 @@ def run(
     eta: float | None = None,
     beta: float | None = None,
     failure: float = 0.05,
-) -> Run:
-    """Run a method with the theorem's η and β on seeds ``seed … seed + seeds - 1`` and compare with its bounds.
+) -> MethodRun:
+    """Run a method with the theorem's η and β on seeds ``seed … seed + seeds - 1``; return it with its inequalities.
 
     Args:
         problem: see :mod:`muonlab.lab.problems.definitions`.
@@ -172,46 +172,42 @@ def run(
 
     Example:
         >>> from muonlab.lab.problems.definitions import bowl
-        >>> one = run(bowl(4), METHODS["muon_svd"], T=200)
-        >>> round(one.ratio("paper"), 2)
+        >>> round(run_method(bowl(4), METHODS["muon_svd"], T=200).ratio("paper"), 2)
         1.0
     """
     T, seeds = _checks.integer("T", T, at_least=1), _checks.integer("seeds", seeds, at_least=1)
     B = _checks.integer("B", B, at_least=1)
     tuned = method.tuned(problem, B=B, T=T)
     eta, beta = tuned.eta if eta is None else float(eta), tuned.beta if beta is None else float(beta)
-    seen = _observe(problem, method, T=T, generators=_generators(seed, seeds), B=B, eta=eta, beta=beta)
-    always = certain(problem, seen, eta, beta)
+    generators = [torch.Generator().manual_seed(seed + i) for i in range(seeds)]
+    measured = _measure(problem, method, T=T, generators=generators, B=B, eta=eta, beta=beta)
+    certain = certain_inequalities(problem, measured, eta, beta)
     if method.kind == "sgdm":
-        mean = dict(expected_of_sgdm(problem, seen, B, eta, beta))
+        expected = dict(expected_for_sgdm(problem, measured, B, eta, beta))
     else:
         normalised = method.prescale == "frobenius"
-        mean = dict(expected_of_muon(problem, method.schedule, normalised, seen, B, eta, beta))
-    own = certificate(problem, seen, B, eta, beta, failure)
-    if own is not None:
-        (mean if problem.sigma else always)["run"] = own
-    return Run(
+        expected = dict(expected_for_muon(problem, method.schedule, normalised, measured, B, eta, beta))
+    certificate = certificate_inequality(problem, measured, B, eta, beta, failure)
+    if certificate is not None:
+        (expected if problem.sigma else certain)["run"] = certificate
+    return MethodRun(
         problem=problem,
         method=method,
         eta=eta,
         beta=beta,
         B=B,
-        values=seen["values"],
-        gradients=seen["gradient"],
-        rho=seen["rho"],
-        gain=seen["gain"],
-        polar_error=seen["polar_error"],
-        certain=MappingProxyType(always),
-        expected=MappingProxyType(mean),
+        values=measured["values"],
+        gradients=measured["gradient"],
+        rho=measured["rho"],
+        gain=measured["gain"],
+        polar_error=measured["polar_error"],
+        certain=MappingProxyType(certain),
+        expected=MappingProxyType(expected),
     )
 
 
-def _generators(seed: int, seeds: int) -> list[torch.Generator]:
-    return [torch.Generator().manual_seed(seed + i) for i in range(seeds)]
-
-
 @torch.no_grad()
-def _observe(
+def _measure(
     problem: KnownProblem,
     method: Method,
     *,
@@ -221,12 +217,12 @@ def _observe(
     eta: float,
     beta: float,
 ) -> dict[str, Array]:
-    """Train, and return every norm and product that the proofs speak of, by name."""
+    """Train, and return every norm and product that appears in the proofs, by name."""
     W = torch.nn.Parameter(problem.start.repeat(len(generators), 1, 1))
     optimizer = method.build([W], eta, beta)
-    shown: list[tuple[Tensor, Tensor]] = []
+    steps: list[tuple[Tensor, Tensor]] = []
     if isinstance(optimizer, Muon):
-        optimizer.register_orthogonalize_hook(lambda _, M, O: shown.append((M, O)))
+        optimizer.register_orthogonalize_hook(lambda _, M, O: steps.append((M, O)))
     xi, rows, values = torch.zeros_like(W), [], [problem.value(W)]
     for t in range(1, T + 1):
         G = problem.gradient(W)
@@ -234,7 +230,7 @@ def _observe(
         W.grad = G + fresh
         optimizer.step()
         # SGD-M follows the momentum itself: O_t = M_t
-        M, O = shown.pop() if shown else (optimizer.state[W]["momentum_buffer"].clone(),) * 2
+        M, O = steps.pop() if steps else (optimizer.state[W]["momentum_buffer"].clone(),) * 2
         values.append(problem.value(W))
         xi = beta * xi + fresh
         mass = -math.expm1(t * math.log(beta)) if beta else 1.0  # 1 - β^t
@@ -258,29 +254,5 @@ def _observe(
                 "noise_plain": nuclear[4],
             }
         )
-    seen = {name: torch.stack([row[name] for row in rows]).numpy() for name in rows[0]}
-    return {"values": torch.stack(values).numpy(), **seen}
-
-
-# ------------------------------------------------------------------------------------------------------ summaries
-
-
-def least_slack(runs: Iterable[Run]) -> dict[str, float]:
-    """Return the smallest slack of every inequality over all runs, steps and seeds; negative means violated."""
-    worst: dict[str, float] = {}
-    for one in runs:
-        for name, claim in (*one.certain.items(), *one.expected.items()):
-            worst[name] = min(worst.get(name, math.inf), float(np.min(claim.slack())))
-    return worst
-
-
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return the exponent of ``y ∝ x^slope`` by least squares on logarithms.
-
-    Example:
-        >>> round(slope([1, 2, 4], [3, 6, 12]), 6)
-        1.0
-    """
-    if len(x) != len(y) or len(set(x)) < 2 or min(*x, *y) <= 0:
-        raise ValueError(f"a slope needs positive points at two or more places, got x = {x} and y = {y}: give such")
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+    columns = {name: torch.stack([row[name] for row in rows]).numpy() for name in rows[0]}
+    return {"values": torch.stack(values).numpy(), **columns}

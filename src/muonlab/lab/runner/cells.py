@@ -1,4 +1,4 @@
-"""One cell from its folder to its outcome: run by this process, or by a worker."""
+"""One cell, from its folder to its outcome: in this process, in a worker process, or on several ranks."""
 
 from __future__ import annotations
 
@@ -6,41 +6,42 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from muonlab.lab.cell_context import Desk, Stopped
-from muonlab.lab.distributed.ranks import ALONE, Elsewhere, LostRank, Ranks
+from muonlab.lab.cell_context import CellContext, Stopped
+from muonlab.lab.distributed.ranks import ALONE, LostRankError, OtherRankError, Ranks
 from muonlab.lab.files.disk import FULL_DISK
 from muonlab.lab.files.row_files import RowFiles, SavedRows
-from muonlab.lab.runner.store import CellFolder, HeldError, locked
+from muonlab.lab.runner.store import CellFolder, LockedError, hold_lock
 from muonlab.lab.settings import Settings
 from muonlab.lab.spec import Spec
 from muonlab.lab.training import checkpoint
 
 Outcome = Literal["done", "failed", "stopped", "held"]
 """``"held"``: another process is running the cell."""
-Show = Callable[[int, int, dict[str, float]], None]
+ShowProgress = Callable[[int, int, dict[str, float]], None]
+"""Called with the steps done, their total, and numbers such as ``loss`` and ``seconds``."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """A cell to be run: plain values, so that a worker process can be given it.
+class CellJob:
+    """A cell and how to run it: plain values, which can be sent to a worker process.
 
     Args:
         folder: of the cell.
         spec: of the cell.
-        work: ``module:function`` that runs it.
-        data: folder with folders of data, or None.
-        checkpoint_seconds: between checkpoints.
-        jobs: cells that run at the same time.
-        session: number of the environment in ``env.json`` that it runs in.
-        data_hash: of the data that its key was made with.
-        keep_weights: whether its trained weights are written to its folder.
+        work: ``module:function`` that runs the cell.
+        data: directory of the data folders, or None.
+        checkpoint_seconds: seconds between checkpoints.
+        jobs: number of cells that run at the same time.
+        session: index of the session in ``env.json``.
+        data_hash: hash of the data that the key was computed with.
+        keep_weights: whether the trained weights are written to the folder.
         key: of the cell.
-        machine: that it runs on, described.
+        machine: description of the machine.
         cores: of the machine.
     """
 
@@ -58,164 +59,144 @@ class Job:
     cores: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what other ranks need to take part, as plain values."""
-        return {
-            "folder": str(self.folder.absolute()),
-            "spec": self.spec.to_dict(),
-            "work": self.work,
-            "data": None if self.data is None else str(self.data.absolute()),
-            "checkpoint_seconds": self.checkpoint_seconds,
-            "data_hash": self.data_hash,
-            "keep_weights": self.keep_weights,
-            "key": self.key,
-        }
+        """Return the job as JSON values, for the other ranks."""
+        data = None if self.data is None else str(self.data.absolute())
+        return {**asdict(self), "folder": str(self.folder.absolute()), "data": data}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Job:
-        """Return the job of :meth:`to_dict`; the work of ranks together is training."""
+    def from_dict(cls, values: dict[str, Any]) -> CellJob:
+        """Return the job of :meth:`to_dict`; its spec is a :class:`Spec`, as ranks run only training."""
         paths = {"folder": Path(values["folder"]), "data": None if values["data"] is None else Path(values["data"])}
         return cls(**{**values, **paths, "spec": Spec(**values["spec"])})
 
 
-class CellDesk:
-    """The :class:`muonlab.lab.cell_context.Desk` of a cell."""
+class RunnerContext:
+    """The :class:`CellContext` of a running cell; without ``show``, on ranks other than 0, it writes nothing."""
 
-    def __init__(self, job: Job, stopping: Callable[[], bool], show: Show) -> None:
+    def __init__(self, job: CellJob, stop_requested: Callable[[], bool], show: ShowProgress | None = None) -> None:
         self.folder, self.data, self.key, self.data_hash = job.folder, job.data, job.key, job.data_hash
         self.checkpoint_seconds, self.keep_weights = job.checkpoint_seconds, job.keep_weights
-        self._stopping, self._show = stopping, show
-        self._files = RowFiles(job.folder)
-        self.begin, self.save_rows, self.close = self._files.cut, self._files.save, self._files.close
+        self._stop_requested, self._show = stop_requested, show
+        self._rows = RowFiles(job.folder) if show else None
 
     @property
     def stopping(self) -> bool:
         """Whether the work should save and stop."""
-        return self._stopping()
+        return self._stop_requested()
+
+    def begin(self, saved: SavedRows) -> None:
+        """Cut each file of rows to its saved lines."""
+        if self._rows:
+            self._rows.cut(saved)
 
     def write(self, row: dict[str, Any], file: str = "metrics") -> None:
         """Append a row."""
-        self._files.write(row, file)
-
-    def progress(self, done: int, total: int, **numbers: float) -> None:
-        """Show how far the cell is."""
-        self._show(done, total, numbers)
-
-
-class QuietDesk:
-    """The desk of a rank that is not the leader: nothing is written or shown; the folder is for shards."""
-
-    def __init__(self, job: Job, stopping: Callable[[], bool]) -> None:
-        self.folder, self.data, self.key, self.data_hash = job.folder, job.data, job.key, job.data_hash
-        self.checkpoint_seconds, self.keep_weights = job.checkpoint_seconds, job.keep_weights
-        self._stopping = stopping
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the work should save and stop."""
-        return self._stopping()
-
-    def begin(self, saved: SavedRows) -> None:
-        """Do nothing."""
-
-    def write(self, row: dict[str, Any], file: str = "metrics") -> None:
-        """Do nothing."""
+        if self._rows:
+            self._rows.write(row, file)
 
     def save_rows(self) -> SavedRows:
-        """Return that there are none."""
-        return {}
+        """Sync the rows to the disk; return the number of lines of each file and their hash."""
+        return self._rows.save() if self._rows else {}
 
     def progress(self, done: int, total: int, **numbers: float) -> None:
-        """Do nothing."""
+        """Show the progress of the cell."""
+        if self._show:
+            self._show(done, total, numbers)
+
+    def close(self) -> None:
+        """Close the files of rows."""
+        if self._rows:
+            self._rows.close()
 
 
-def function_of(work: str) -> Callable[..., Any]:
-    """Return the function that ``module:function`` names."""
-    module, _, name = work.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function
+def run_cell(job: CellJob, stop_requested: Callable[[], bool], show: ShowProgress, ranks: Ranks = ALONE) -> Outcome:
+    """Run a cell until it is done, fails or is stopped, and write the outcome to its folder; with ranks, on rank 0.
 
-
-def run_cell(job: Job, stopping: Callable[[], bool], show: Show, ranks: Ranks = ALONE) -> Outcome:
-    """Run a cell to its end, its failure or the bell, and mark its folder accordingly; among ranks, on the leader.
-
-    A full disk, a lost rank and an error that not all ranks have are not the cell's failure: they are raised, and the
+    A full disk, a lost rank and an error that not all ranks have are no failures of the cell: they are raised, and the
     cell stays open.
     """
     try:
-        with locked(job.folder), threads(job.spec.threads):
-            return _run_held_cell(job, stopping, show, ranks)
-    except HeldError:
+        with hold_lock(job.folder), torch_threads(job.spec.threads):
+            return _run_locked_cell(job, stop_requested, show, ranks)
+    except LockedError:
         return "held"
 
 
-def _run_held_cell(job: Job, stopping: Callable[[], bool], show: Show, ranks: Ranks) -> Outcome:
+def _run_locked_cell(job: CellJob, stop_requested: Callable[[], bool], show: ShowProgress, ranks: Ranks) -> Outcome:
     folder = CellFolder(job.folder)
-    if folder.status == "done":  # another process was faster
+    if folder.status == "done":  # another process has finished it since it was planned
         return "done"
     checkpoint.sweep(job.folder)
-    history = folder.begin(job.key, job.jobs, job.session, job.machine, job.cores, ranks.size)
-    desk = CellDesk(job, stopping, show)
-    ranks.tell("job", job.to_dict())
+    history = folder.start(job.key, job.jobs, job.session, job.machine, job.cores, ranks.size)
+    context = RunnerContext(job, stop_requested, show)
+    ranks.publish("job", job.to_dict())
     try:
-        summary = _worked(job, desk, ranks)
-        rows = desk.save_rows()
+        summary = _call_work(job, context, ranks)
+        rows = context.save_rows()
     except Stopped:
         return "stopped"
     except Exception as error:
-        if not _is_of_the_cell(error, ranks):
+        if not _is_failure_of_cell(error, ranks):
             raise
-        why = {"error": describe(error), "traceback": traceback.format_exc(), "time": time.time()}
-        folder.fail({"key": job.key, **why, "rows": desk.save_rows()})
+        reason = {"error": error_line(error), "traceback": traceback.format_exc(), "time": time.time()}
+        folder.fail({"key": job.key, **reason, "rows": context.save_rows()})
         return "failed"
     finally:
-        desk.close()
+        context.close()
     folder.finish({"summary": summary, "rows": rows, **history, "time": time.time()})
     return "done"
 
 
-def take_part(job: Job, stopping: Callable[[], bool], ranks: Ranks) -> None:
-    """Work on a cell beside the leader, who marks its folder; an error that not all ranks have is raised."""
-    with threads(job.spec.threads):
+def join_cell(job: CellJob, stop_requested: Callable[[], bool], ranks: Ranks) -> None:
+    """Run a cell together with rank 0, which writes its folder; raise an error that not all ranks have."""
+    with torch_threads(job.spec.threads):
         try:
-            _worked(job, QuietDesk(job, stopping), ranks)
+            _call_work(job, RunnerContext(job, stop_requested), ranks)
         except Stopped:
             return
         except Exception as error:
-            if not _is_of_the_cell(error, ranks):
-                if not isinstance(error, (LostRank, Elsewhere)):
-                    ranks.complain(describe(error))
+            if not _is_failure_of_cell(error, ranks):
+                if not isinstance(error, (LostRankError, OtherRankError)):
+                    ranks.report_error(error_line(error))
                 raise
 
 
-def _is_of_the_cell(error: Exception, ranks: Ranks) -> bool:
-    """Return whether all ranks have the same error, after which they can go on with the next cell together."""
-    if isinstance(error, (LostRank, Elsewhere)) or (isinstance(error, OSError) and error.errno in FULL_DISK):
-        return False
-    return ranks.alike(describe(error))
-
-
-def _worked(job: Job, desk: Desk, ranks: Ranks) -> Any:
-    """Do the work of a job; ranks are together again when all have done it, or all have stopped."""
-    ranks.together = False
-    with ranks.minding():
+def _call_work(job: CellJob, context: CellContext, ranks: Ranks) -> Any:
+    """Call the function that runs the cell; ranks are in step again when all have returned or stopped."""
+    ranks.in_sync = False
+    with ranks.detect_lost_ranks():
         try:
-            result = function_of(job.work)(job.spec, desk, *([ranks] if ranks.joined else []))
+            result = import_function(job.work)(job.spec, context, *([ranks] if ranks.is_distributed else []))
         except Stopped:
-            ranks.together = True
+            ranks.in_sync = True
             raise
-    ranks.together = True
+    ranks.in_sync = True
     return result
 
 
-def describe(error: BaseException) -> str:
-    """Return an error in one line."""
+def _is_failure_of_cell(error: Exception, ranks: Ranks) -> bool:
+    """Return whether all ranks have the same error, so that they can continue with the next cell."""
+    if isinstance(error, (LostRankError, OtherRankError)) or (isinstance(error, OSError) and error.errno in FULL_DISK):
+        return False
+    return ranks.all_ranks_agree(error_line(error))
+
+
+def error_line(error: BaseException) -> str:
+    """Return the type and the first line of an error."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}".rstrip(": ")
 
 
+def import_function(path: str) -> Callable[..., Any]:
+    """Return the function that ``module:function`` names."""
+    module, _, name = path.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
+
+
 @contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads inside."""
+def torch_threads(count: int) -> Iterator[None]:
+    """Set the number of torch's threads inside the context."""
     import torch
 
     before = torch.get_num_threads()

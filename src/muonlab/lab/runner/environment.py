@@ -1,4 +1,4 @@
-"""What a run was made with: hardware, versions, commit."""
+"""The environment of a run: hardware, versions, commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIBRARIES = ("torch", "numpy", "datasets", "tokenizers", "safetensors", "scikit-
 
 
 def environment() -> dict[str, Any]:
-    """Return hardware, versions and the commit of the source, as far as they can be told."""
+    """Return hardware, versions and the commit of the source; None where unknown."""
     import torch
 
     from muonlab.orthogonalize.hardware import processor
@@ -39,7 +39,7 @@ def environment() -> dict[str, Any]:
 
 
 def describe_machine(environment: Mapping[str, Any]) -> str:
-    """Return what the time of a cell depends on, in a few words: processor, cores, GPUs, torch, allocator.
+    """Return what the time of a cell depends on: processor, cores, GPUs, torch, allocator.
 
     Example:
         >>> describe_machine({"cpu": "A 1", "cpu_model": "6-85-7", "cores": 2, "libraries": {"torch": "2.13.0"}})
@@ -54,36 +54,35 @@ def describe_machine(environment: Mapping[str, Any]) -> str:
 
 
 def _cpu_model() -> str | None:
-    """Return family, model and stepping of the processor, whose name alone may stand for several; None if unknown."""
+    """Return family, model and stepping of the processor, as several may share a name; None if unknown."""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-        found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        if "model" in found:
-            return "-".join(found.get(name, "?") for name in ("cpu family", "model", "stepping"))
+        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if "model" in fields:
+            return "-".join(fields.get(name, "?") for name in ("cpu family", "model", "stepping"))
     return None
 
 
 def _version(name: str) -> str | None:
-    try:
+    with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def _commit() -> str | None:
-    """Return the commit of the source, with a plus if files were changed since; None outside a repository."""
+    """Return the commit of the source, with a plus if files were changed; None outside a repository."""
     here = Path(__file__).parent
 
-    def git(*words: str) -> str | None:
+    def git(*arguments: str) -> str | None:
         try:
             done = subprocess.run(
-                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=False
+                ["git", "-C", str(here), *arguments], capture_output=True, text=True, timeout=10, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
     if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None  # installed inside some other project's repository
+        return None  # installed inside the repository of another project
     commit = git("rev-parse", "HEAD")
     return commit and commit + ("+" if git("status", "--porcelain", "--", str(here.parent)) else "")

@@ -1,29 +1,56 @@
-"""What a study has to do: its data by hash, its cells with folders and keys, checked before anything is written."""
+"""Which cells a study has, which of them have to be run, and whether they can be; nothing is written here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from muonlab import _checks
 from muonlab.lab.cell_context import Stopped
-from muonlab.lab.runner.progress import reading
-from muonlab.lab.runner.signals import Bell
-from muonlab.lab.runner.store import CellFolder, folder_name, identity, key_of
+from muonlab.lab.distributed.ranks import Ranks
+from muonlab.lab.runner.progress import reading_progress
+from muonlab.lab.runner.signals import StopSignal
+from muonlab.lab.runner.store import CellFolder, folder_name, identity, key_of, study_head
 from muonlab.lab.settings import Settings
 from muonlab.lab.spec import Spec
 from muonlab.lab.study import Cell, Study
 
-Request = tuple[str, int | None, int | None, int | None]
-"""A dataset, and how much of it: training examples, held-out examples, block."""
-Origins = Mapping[Request, Mapping[str, Any]]
+DataPart = tuple[str, int | None, int | None, int | None]
+"""A dataset and the part of it that is used: training examples, held-out examples, block."""
 
 
-class Planned(NamedTuple):
-    """A cell, its folder, what decides its numbers, and the hash and size of its data."""
+@dataclass(frozen=True)
+class StudyRequest:
+    """What to run of a study, where and how: the checked arguments of :func:`muonlab.lab.run`.
+
+    ``retry_killed`` retries only those failed cells whose process was killed.
+    """
+
+    study: Study
+    profile: str
+    folder: Path
+    threads: int
+    seeds: int | None = None
+    data: Path | None = None
+    device: str = "cpu"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    retry: bool = False
+    retry_killed: bool = False
+    keep_weights: bool = True
+    checkpoint_seconds: float = 60.0
+    jobs: int = 1
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _checks.non_negative("checkpoint_seconds", self.checkpoint_seconds)
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell, its folder, its identity (everything that decides its numbers), and the hash and size of its data."""
 
     cell: Cell
     folder: CellFolder
@@ -32,67 +59,84 @@ class Planned(NamedTuple):
     examples: int | None
 
 
-def identified(cells: Sequence[Cell], root: Path | None, bell: Bell, *, visible: bool) -> Origins:
-    """Return hash and origin of the data that cells ask for, decoded into the cache if they are not there yet."""
+def plan_cells(request: StudyRequest, stop: StopSignal, *, visible: bool) -> tuple[dict[str, Any], list[PlannedCell]]:
+    """Return the content of ``study.json`` and all cells of a request, finished ones included.
+
+    Data that are not in the cache are decoded into it; ``visible`` shows the progress.
+
+    Raises:
+        Stopped: if a stop is requested while data are read.
+    """
+    study = request.study
+    cells = study.cells(
+        request.profile, seeds=request.seeds, device=request.device, threads=request.threads, settings=request.settings
+    )
+    origins: dict[DataPart, dict[str, Any]] = {}
+    planned = []
+    for cell in cells:
+        part, origin = _data_part(cell.spec), {}
+        if part is not None:
+            if part not in origins:
+                origins[part] = _identify_data(part, request.data, stop, visible=visible)
+            origin = origins[part]
+        decides = identity(cell, origin.get("hash"))
+        name = folder_name(cell.label, cell.spec.seed, key_of(decides))
+        folder = CellFolder(request.folder / "cells" / name)
+        planned.append(PlannedCell(cell, folder, decides, origin.get("hash"), origin.get("train")))
+    settings = {**request.settings, "device": request.device, "threads": request.threads}
+    return study_head(study, request.profile, settings, origins_by_name(origins)), planned
+
+
+def needs_run(planned: PlannedCell, request: StudyRequest) -> bool:
+    """Return whether a cell is run: an open one always, a failed one only if it is retried, a finished one never.
+
+    The folder of a cell is named by its key, so a cell whose spec, data or ``NUMERICS`` changed has a new, open folder.
+    """
+    status = planned.folder.status
+    if status == "failed":
+        return request.retry or (request.retry_killed and planned.folder.was_killed)
+    return status == "open"
+
+
+def check_cells(study: Study, cells: Sequence[PlannedCell], ranks: Ranks) -> None:
+    """Raise ValueError for a spec that cannot be run, by the ``check`` of the study's work if it has one."""
+    check = getattr(import_module(study.work.partition(":")[0]), "check", None)
+    if check is not None:
+        for planned in cells:
+            check(planned.cell.spec, planned.examples, *([ranks] if ranks.is_distributed else []))
+
+
+def _data_part(spec: Settings) -> DataPart | None:
+    return (spec.dataset, spec.train, spec.test, spec.block) if isinstance(spec, Spec) else None
+
+
+def _identify_data(part: DataPart, root: Path | None, stop: StopSignal, *, visible: bool) -> dict[str, Any]:
+    """Return the hash and the origin of a part of a dataset."""
     from muonlab.lab.data import identify
 
-    def unless_rung(show: Callable[[int, int, str], None], done: int, total: int, what: str) -> None:
-        if bell.rung:
-            raise Stopped
-        show(done, total, what)
+    name, train, test, block = part
+    with reading_progress(name, visible=visible) as show:
 
-    found: dict[Request, dict[str, Any]] = {}
-    for cell in cells:
-        request = _request(cell.spec)
-        if request is None or request in found:
-            continue
-        name, train, test, block = request
-        with reading(name, visible=visible) as show:
-            found_data = identify(
-                name, root=root, train=train, test=test, block=block, progress=partial(unless_rung, show)
-            )
-        found[request] = {"hash": found_data.hash, **asdict(found_data.origin)}
-    return found
+        def progress(done: int, total: int, what: str) -> None:
+            if stop.requested:
+                raise Stopped
+            show(done, total, what)
+
+        data = identify(name, root=root, train=train, test=test, block=block, progress=progress)
+    return {"hash": data.hash, **asdict(data.origin)}
 
 
-def by_name(origins: Origins) -> dict[str, Mapping[str, Any]]:
-    """Return origins by name of the dataset; where a study uses several parts of one, by name and part.
+def origins_by_name(origins: Mapping[DataPart, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return origins by the name of the dataset; where a study uses several parts of one, by name and part.
 
     Example:
-        >>> by_name({("digits", None, None, None): {}, ("mnist", 10, None, None): {}, ("mnist", 20, None, None): {}})
+        >>> parts = {("digits", None, None, None): {}, ("mnist", 10, None, None): {}, ("mnist", 20, None, None): {}}
+        >>> origins_by_name(parts)
         {'digits': {}, 'mnist, train=10': {}, 'mnist, train=20': {}}
     """
     names = [name for name, *_ in origins]
-    return {
-        name
-        if names.count(name) == 1
-        else ", ".join(
-            [name, *(f"{k}={v}" for k, v in zip(("train", "test", "block"), sizes, strict=True) if v is not None)]
-        ): origin
-        for (name, *sizes), origin in origins.items()
-    }
-
-
-def planned(folder: Path, cells: Sequence[Cell], origins: Origins) -> list[Planned]:
-    """Return each cell with its folder."""
-    found = []
-    for cell in cells:
-        request = _request(cell.spec)
-        origin = origins[request] if request else {}
-        decides = identity(cell, origin.get("hash"))
-        name = folder_name(cell.label, cell.spec.seed, key_of(decides))
-        place = CellFolder(folder / "cells" / name)
-        found.append(Planned(cell, place, decides, origin.get("hash"), origin.get("train")))
-    return found
-
-
-def check(study: Study, todo: Sequence[Planned]) -> None:
-    """Let the work refuse specs that it cannot run."""
-    module = import_module(study.work.partition(":")[0])
-    if hasattr(module, "check"):
-        for one in todo:
-            module.check(one.cell.spec, one.examples)
-
-
-def _request(spec: Settings) -> Request | None:
-    return (spec.dataset, spec.train, spec.test, spec.block) if isinstance(spec, Spec) else None
+    by_name = {}
+    for (name, *sizes), origin in origins.items():
+        given = [f"{k}={v}" for k, v in zip(("train", "test", "block"), sizes, strict=True) if v is not None]
+        by_name[name if names.count(name) == 1 else ", ".join([name, *given])] = origin
+    return by_name

@@ -1,4 +1,4 @@
-"""Progress on a terminal: a bar for the study and one for each cell at work; elsewhere a line per cell."""
+"""Progress on the standard error: bars on a terminal, one line per finished cell elsewhere."""
 
 from __future__ import annotations
 
@@ -7,69 +7,69 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from muonlab.lab.runner.cells import Show
+from muonlab.lab.runner.cells import ShowProgress
 
 
-class Board(Protocol):
-    """What the runner shows its progress on."""
+class ProgressDisplay(Protocol):
+    """Shows the progress of the cells that are running."""
 
-    def begin(self, name: str) -> Show:
-        """Show that a cell is at work; return what shows its progress."""
+    def begin(self, name: str) -> ShowProgress:
+        """Show that a cell is running; return the function that shows its progress."""
         ...
 
-    def end(self, name: str, words: str) -> None:
-        """Show how a cell ended."""
+    def end(self, name: str, outcome: str) -> None:
+        """Show the outcome of a cell."""
         ...
 
 
-class Silence:
+class HiddenDisplay:
     """Shows nothing."""
 
-    def begin(self, name: str) -> Show:  # noqa: ARG002
+    def begin(self, name: str) -> ShowProgress:  # noqa: ARG002
         """Show nothing."""
         return lambda *_: None
 
-    def end(self, name: str, words: str) -> None:
+    def end(self, name: str, outcome: str) -> None:
         """Show nothing."""
 
 
-class Lines(Silence):
-    """Writes a line to the standard error when a cell ends."""
+class LineDisplay(HiddenDisplay):
+    """Prints a line to the standard error when a cell ends."""
 
     def __init__(self, total: int) -> None:
-        self.total, self.done = total, 0
+        self.total, self.ended = total, 0
 
-    def end(self, name: str, words: str) -> None:
-        """Write how a cell ended."""
-        self.done += 1
-        print(f"{self.done} of {self.total}: {name}: {words}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def board(title: str, total: int, *, visible: bool) -> Iterator[Board]:
-    """Return a board that suits the standard error: bars on a terminal, lines elsewhere, nothing if not visible."""
-    if not visible or not sys.stderr.isatty():
-        yield Lines(total) if visible else Silence()
-        return
-    with _bars(title, total) as bars:
-        yield bars
+    def end(self, name: str, outcome: str) -> None:
+        """Print the outcome of a cell."""
+        self.ended += 1
+        print(f"{self.ended} of {self.total}: {name}: {outcome}", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def reading(name: str, *, visible: bool) -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a function that shows how far the reading of a dataset is."""
-    with board(f"reading {name}", 1, visible=visible and sys.stderr.isatty()) as shown:
-        show: list[Show] = []
+def progress_display(title: str, total: int, *, visible: bool) -> Iterator[ProgressDisplay]:
+    """Yield bars on a terminal, lines elsewhere, and nothing if not ``visible``."""
+    if visible and sys.stderr.isatty():
+        with _bars(title, total) as bars:
+            yield bars
+    else:
+        yield LineDisplay(total) if visible else HiddenDisplay()
+
+
+@contextmanager
+def reading_progress(name: str, *, visible: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield a function that shows the progress of reading a dataset on a terminal."""
+    with progress_display(f"reading {name}", 1, visible=visible and sys.stderr.isatty()) as display:
+        show: list[ShowProgress] = []
 
         def progress(done: int, total: int, what: str) -> None:
-            show[:] = show or [shown.begin(what)]
+            show[:] = show or [display.begin(what)]
             show[0](done, total, {})
 
         yield progress
 
 
 @contextmanager
-def _bars(title: str, total: int) -> Iterator[Board]:
+def _bars(title: str, total: int) -> Iterator[ProgressDisplay]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -84,28 +84,26 @@ def _bars(title: str, total: int) -> Iterator[Board]:
         study = progress.add_task(title, total=total, numbers="")
         tasks = {}
 
-        class Bars:
-            """A bar for each cell at work."""
+        class BarDisplay:
+            """One bar for the study and one for each running cell."""
 
-            def begin(self, name: str) -> Show:
+            def begin(self, name: str) -> ShowProgress:
                 task = tasks[name] = progress.add_task(name, total=None, numbers="")
 
                 def show(done: int, total: int, numbers: dict[str, float]) -> None:
-                    words = " ".join(_words(done, numbers))
-                    progress.update(task, completed=done, total=total, numbers=words)
+                    progress.update(task, completed=done, total=total, numbers=_loss_and_speed(done, numbers))
 
                 return show
 
-            def end(self, name: str, words: str) -> None:
+            def end(self, name: str, outcome: str) -> None:
                 progress.remove_task(tasks.pop(name))
-                progress.console.print(f"{name}: {words}", markup=False, highlight=False)
+                progress.console.print(f"{name}: {outcome}", markup=False, highlight=False)
                 progress.advance(study)
 
-        yield Bars()
+        yield BarDisplay()
 
 
-def _words(done: int, numbers: dict[str, float]) -> Iterator[str]:
-    if "loss" in numbers:
-        yield f"loss {numbers['loss']:.3f}"
-    if numbers.get("seconds"):
-        yield f"{done / numbers['seconds']:.3g} steps/s"
+def _loss_and_speed(done: int, numbers: dict[str, float]) -> str:
+    loss = [f"loss {numbers['loss']:.3f}"] if "loss" in numbers else []
+    speed = [f"{done / numbers['seconds']:.3g} steps/s"] if numbers.get("seconds") else []
+    return " ".join([*loss, *speed])

@@ -1,10 +1,10 @@
-"""The outcome of a study, read from its run directory: cells, rows, certificates, environment."""
+"""The results of a study, read from its run directory: cells, rows, certificates, sessions."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CellResult:
-    """A cell as its folder has it.
+    """The content of a cell's folder.
 
     Args:
-        label: its place on the axes, in words.
-        points: the same by axis.
+        label: its points on the axes, joined.
+        points: its point on each axis, by the name of the axis.
         spec: its fields.
         status: ``"done"``, ``"failed"`` or ``"open"``.
         metrics: rows of ``metrics.jsonl``; of an open cell, those that its last checkpoint saved.
-        summary: final numbers of a cell that is done.
-        error: in one line, of one that failed.
-        jobs: cells that ran at the same time, itself included.
-        sessions: the environments that it was run in, by number.
+        summary: final numbers of a finished cell.
+        error: the error of a failed cell, in one line.
+        jobs: number of cells that ran at the same time, this one included.
+        sessions: indices of its sessions in ``env.json``.
         folder: its folder.
-        machines: that it was run on, described; one, unless it was moved while it ran.
-        cores: of the machine; None if it is unknown.
-        ranks: numbers of processes that trained it together, in turn; none before it was begun.
-        recorded: rows of ``certificates.jsonl``; None reads them when they are asked for.
-        saved: the lines and hashes of its files of rows.
+        machines: descriptions of the machines that it ran on; more than one if it was moved.
+        cores: of the machine; None if unknown.
+        ranks: numbers of processes that trained it together; empty before it is started.
+        recorded: rows of ``certificates.jsonl``; None reads them when they are needed.
+        saved: the numbers of lines and the hashes of its files of rows.
     """
 
     label: str
@@ -59,21 +59,21 @@ class CellResult:
 
     @property
     def last(self) -> Mapping[str, Any]:
-        """The row of its last evaluation; empty if there is none."""
+        """The row of the last evaluation; empty if there is none."""
         return next((row for row in reversed(self.metrics) if row["event"] == "evaluation"), {})
 
     @property
     def seconds_per_update(self) -> float | None:
-        """Seconds of training for an update, over all of it; None if there was none."""
+        """Mean training seconds of an update; None if there was none."""
         return self.last["seconds"] / self.last["step"] if self.last.get("step") else None
 
     @property
     def seed(self) -> int:
-        """Its seed."""
+        """The seed."""
         return int(self.spec["seed"])
 
     def certificates(self) -> Sequence[Mapping[str, Any]]:
-        """Return the recorder's rows; none if the study does not record."""
+        """Return the recorder's rows; empty if the study does not record."""
         if self.recorded is not None:
             return self.recorded
         return read_rows(self.folder / "certificates.jsonl", self.saved.get("certificates"))
@@ -89,7 +89,7 @@ class CellResult:
 
 @dataclass(frozen=True)
 class Results:
-    """A study's cells, in the order in which it declares them, and what they were made with."""
+    """The cells of a study in the order in which it declares them, and the sessions in which they were run."""
 
     study: str
     profile: str
@@ -104,35 +104,39 @@ class Results:
         return {name: value for name, value in self.head["settings"].items() if name not in ("device", "threads")}
 
     def places(self, *, status: Status | None = None) -> dict[str, list[CellResult]]:
-        """Return cells by label, in their order; those of one status if asked."""
-        found: dict[str, list[CellResult]] = {}
-        for cell in self.cells:
-            if status in (None, cell.status):
-                found.setdefault(cell.label, []).append(cell)
-        return found
+        """Return the cells by label, in their order; only those with ``status`` if it is given."""
+        return by_label(cell for cell in self.cells if status in (None, cell.status))
 
     def of_ended_seeds(self) -> Results:
-        """Return the results of the seeds whose cells have all ended, done or failed; all of them if there is none."""
+        """Return the results of the seeds whose cells are all done or failed; of all seeds if there is none."""
         running = {cell.seed for cell in self.cells if cell.status == "open"}
         ended = tuple(cell for cell in self.cells if cell.seed not in running)
         return replace(self, cells=ended) if ended else self
 
     @property
     def status(self) -> Status:
-        """``"open"`` if a cell is still to be run, else ``"failed"`` if one failed, else ``"done"``."""
-        found = {cell.status for cell in self.cells}
-        return "open" if "open" in found else "failed" if "failed" in found else "done"
+        """``"open"`` if a cell is open, else ``"failed"`` if one failed, else ``"done"``."""
+        statuses = {cell.status for cell in self.cells}
+        return "open" if "open" in statuses else "failed" if "failed" in statuses else "done"
+
+
+def by_label(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
+    """Return cells by label, in their order."""
+    groups: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        groups.setdefault(cell.label, []).append(cell)
+    return groups
 
 
 def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> Results:
     """Read a run directory; nothing in it is executed, and every file is checked by its hash.
 
     Args:
-        path: what ``muonlab run`` named, or ``run(...).folder``.
-        names: of cells' folders; None is all.
+        path: the run directory, such as ``run(...).folder``.
+        names: names of the cells' folders; None reads all.
 
     Raises:
-        ValueError: if it is no run directory, a file was changed, or a cell is missing or there twice.
+        ValueError: if it is not a run directory, a file was changed, or a cell is missing or belongs elsewhere.
     """
     folder = Path(path)
     head = read_head(folder)
@@ -140,65 +144,52 @@ def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = Non
         raise ValueError(f"results are read from a run directory, got {folder} without a study.json: run a study first")
     environments = sessions_of(folder)
     if names is None:
-        names = listed(folder)
+        names = cell_names(folder)
         _check_listed(folder, names)
     cells = tuple(read_cell(folder / "cells" / name, head) for name in names)
-    for message in [*repeated(cells), *without_session(cells, environments)]:
+    for message in without_session(cells, environments):
         raise ValueError(
-            f"a run directory must have each cell and its session once, got {folder} with {message}: restore it from "
-            f"a copy, or choose another --out"
+            f"a run directory must have the sessions of its cells, got {folder} with {message}: restore it from a "
+            f"copy, or choose another --out"
         )
     return Results(head["study"], head["profile"], head, tuple(environments), cells, folder)
 
 
-def without_session(cells: Sequence[CellResult], environments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return which cells name a session that ``env.json`` does not have, in words."""
-    return [
-        f"{cell.folder.name}, whose session is not in env.json"
-        for cell in cells
-        if any(
-            not isinstance(number, int)
-            or number >= len(environments)
-            or describe_machine(environments[number]) not in cell.machines
-            for number in cell.sessions
-        )
-    ]
-
-
-def _check_listed(folder: Path, names: Sequence[str]) -> None:
-    there = {path.name for path in (folder / "cells").glob("*") if path.is_dir()}
-    for name, problem in [
-        *((name, "listed without a folder") for name in names if not (folder / "cells" / name / "spec.json").exists()),
-        *((name, "in a folder that is not listed") for name in sorted(there - set(names))),
-        *((name, "listed twice") for name, count in Counter(names).items() if count > 1),
-    ]:
-        raise ValueError(
-            f"cells.json must list each cell of the run directory once, got {folder} with {name} {problem}: rerun the "
-            f"command of the study, or remove what does not belong to it"
-        )
-
-
-def repeated(cells: Sequence[CellResult]) -> list[str]:
-    """Return which cells have the same label and seed as another, in words."""
-    counts = Counter((cell.label, cell.seed) for cell in cells)
-    return [f"{count} cells of {label}, seed {seed}" for (label, seed), count in counts.items() if count > 1]
-
-
-def listed(folder: Path) -> list[str]:
+def cell_names(folder: Path) -> list[str]:
     """Return the names of the cells' folders, in the order of the study."""
-    return _list(folder / "cells.json", "cells", str)
+    names: list[str] = read_json(folder / "cells.json", default={"cells": []})["cells"]
+    return names
 
 
 def sessions_of(folder: Path) -> list[dict[str, Any]]:
-    """Return what each session of a run directory was run with."""
-    return _list(folder / "env.json", "sessions", dict)
+    """Return the environment of each session of a run directory."""
+    sessions: list[dict[str, Any]] = read_json(folder / "env.json", default={"sessions": []})["sessions"]
+    return sessions
 
 
-def _list(path: Path, name: str, kind: type) -> list[Any]:
-    found = read_json(path, default={name: []}).get(name)
-    if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
-        raise ValueError(f"{path.name} must have a list of {name}, got {path} damaged: choose another --out")
-    return found
+def _check_listed(folder: Path, names: Sequence[str]) -> None:
+    existing = {path.name for path in (folder / "cells").glob("*") if path.is_dir()}
+    for name in sorted(existing - set(names)):
+        raise ValueError(
+            f"cells.json must list the cells of the run directory, got {folder} with {name}, which is not listed: "
+            f"rerun the command of the study, or remove the folder"
+        )
+
+
+def without_session(cells: Sequence[CellResult], environments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a message for each cell that names a session which ``env.json`` does not have."""
+    machines = [describe_machine(environment) for environment in environments]
+    return [
+        f"{cell.folder.name}, whose session is not in env.json"
+        for cell in cells
+        if any(number >= len(machines) or machines[number] not in cell.machines for number in cell.sessions)
+    ]
+
+
+def repeated_cells(cells: Sequence[CellResult]) -> list[str]:
+    """Return a message for each label and seed that more than one cell has."""
+    counts = Counter((cell.label, cell.seed) for cell in cells)
+    return [f"{count} cells of {label}, seed {seed}" for (label, seed), count in counts.items() if count > 1]
 
 
 def read_cell(path: Path, head: Mapping[str, Any] | None = None) -> CellResult:
@@ -206,36 +197,28 @@ def read_cell(path: Path, head: Mapping[str, Any] | None = None) -> CellResult:
 
     Args:
         path: of the folder.
-        head: of the run directory, which the cell must belong to; None does not compare them.
+        head: ``study.json`` of the run directory that the cell must belong to; None does not compare them.
+
+    Raises:
+        ValueError: if a file was changed, or belongs to another cell or another run directory.
     """
-    try:
-        return _read_cell(path, head)
-    except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(
-            f"the files of a cell must have what a study writes, got {path} without ({type(error).__name__}: {error}): "
-            f"remove the folder and run the study again"
-        ) from error
-
-
-def _read_cell(path: Path, head: Mapping[str, Any] | None) -> CellResult:
     about = read_json(path / "spec.json")
-    key = _checked_key(path, about)
-    if head is not None:
-        _check_belongs(path, about, head)
+    key = key_of(about["identity"])
+    _check_own(path, about, key, head)
     status = CellFolder(path).status
     done = read_json(path / "done.json") if status == "done" else {}
     failed = read_json(path / "failed.json", default={})
     history = done or read_json(path / "history.json", default={"key": key, **NEVER_RUN})
-    rows, key_of_rows = ({}, None) if "rows" in {**done, **failed} else checkpoint.saved_rows(path)
-    saved = done.get("rows", failed.get("rows", rows))
-    for found in (history["key"], failed.get("key"), key_of_rows):
-        if found not in (None, key):
+    ended = {**failed, **done}
+    saved, key_of_rows = (ended["rows"], None) if "rows" in ended else checkpoint.saved_rows(path)
+    for found_key in (history["key"], failed.get("key"), key_of_rows):
+        if found_key not in (None, key):
             raise ValueError(
                 f"the files of a cell must be its own, got {path} with those of another cell: remove the folder and "
                 f"run the study again"
             )
-    for name, about_rows in saved.items():
-        saved_content(path / f"{name}.jsonl", about_rows, finished=status == "done")
+    for name, rows in saved.items():
+        saved_content(path / f"{name}.jsonl", rows, finished=status == "done")
     return CellResult(
         label=about["label"],
         points=about["points"],
@@ -254,9 +237,18 @@ def _read_cell(path: Path, head: Mapping[str, Any] | None) -> CellResult:
     )
 
 
-def _check_belongs(path: Path, about: Mapping[str, Any], head: Mapping[str, Any]) -> None:
-    """Refuse a cell of other numerics, data or settings than the run directory says."""
+def _check_own(path: Path, about: Mapping[str, Any], key: str, head: Mapping[str, Any] | None) -> None:
+    """Refuse a cell in the folder of another cell, or in the run directory of other numerics, data or settings."""
     identity, spec = about["identity"], about["spec"]
+    name = folder_name(about["label"], spec["seed"], key)
+    same_spec = all(spec.get(field) == value for field, value in identity["spec"].items())
+    if path.name != name or not same_spec or about["label"] != ", ".join(about["points"].values()):
+        raise ValueError(
+            f"the folder of a cell must be named after its label, seed and key, got {path} with the cell {name}: "
+            f"remove the folder and run the study again"
+        )
+    if head is None:
+        return
     hashes = {data.get("hash") for data in head["data"].values()} | {None}
     settings = {name: value for name, value in head["settings"].items() if name not in spec or spec[name] != value}
     if identity["numerics"] != head["numerics"] or identity["data"] not in hashes or settings:
@@ -264,17 +256,3 @@ def _check_belongs(path: Path, about: Mapping[str, Any], head: Mapping[str, Any]
             f"a cell must belong to its run directory, got {path} with other numerics, data or settings than study.json"
             f": choose another --out"
         )
-
-
-def _checked_key(path: Path, about: Mapping[str, Any]) -> str:
-    """Return the key of a cell, whose folder must be named after it and whose spec must go with it."""
-    identity, spec, label = about["identity"], about["spec"], about["label"]
-    key = key_of(identity)
-    name = folder_name(label, spec["seed"], key)
-    decides = {name: spec.get(name) for name in identity["spec"]}
-    if path.name != name or decides != identity["spec"] or label != ", ".join(about["points"].values()):
-        raise ValueError(
-            f"the folder of a cell must be named after its label, seed and key, got {path} with the cell {name}: "
-            f"remove the folder and run the study again"
-        )
-    return key

@@ -1,28 +1,29 @@
-"""Studies, run: every cell that is not done, one by one or side by side, resumable at any moment."""
+"""Runs a study: plans its cells, runs those that are not done, and reads the results."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from muonlab import _checks
-from muonlab.lab.distributed.ranks import ALONE, Elsewhere, Ranks
+from muonlab.lab.distributed.ranks import ALONE, OtherRankError, Ranks
 from muonlab.lab.files.disk import FULL_DISK
-from muonlab.lab.runner.cells import Job, Outcome, Show, run_cell, take_part
-from muonlab.lab.runner.open_study import Request, Task, opened_study
-from muonlab.lab.runner.progress import Board, board
+from muonlab.lab.runner.cells import CellJob, Outcome, join_cell, run_cell
+from muonlab.lab.runner.planning import StudyRequest
+from muonlab.lab.runner.progress import ProgressDisplay, progress_display
 from muonlab.lab.runner.results import Results, load_results, read_cell
-from muonlab.lab.runner.signals import Bell, listening
+from muonlab.lab.runner.session import CellTask, open_session
+from muonlab.lab.runner.signals import StopSignal, handle_signals
 from muonlab.lab.runner.store import read_head
-from muonlab.lab.runner.workers import run_side_by_side
+from muonlab.lab.runner.workers import run_in_workers
 from muonlab.lab.studies import find
 from muonlab.lab.study import PROFILES, Profile, Study
 
 TRAINING = Study.work
-"""The work that several ranks can do together."""
+"""The only work that several ranks can do together."""
 
 
 def run(
@@ -43,28 +44,29 @@ def run(
     notes: Mapping[str, Any] | None = None,
     ranks: Ranks = ALONE,
 ) -> Results:
-    """Run the cells of a study that are not done; return all that were asked for.
+    """Run the cells of a study that are not done; return the results of all requested cells.
 
     A finished cell is never run again, an interrupted one resumes bit-for-bit from its last checkpoint, a failed one
-    is kept with its traceback and tried again only with ``retry``. SIGTERM and Ctrl-C save and return early: the
-    status of the results is then ``"open"``; while data are read, they raise :class:`muonlab.lab.cell_context.Stopped`.
+    is kept with its traceback and run again only with ``retry``. SIGTERM and Ctrl-C save and return early: the status
+    of the results is then ``"open"``. While data are read, they raise :class:`muonlab.lab.cell_context.Stopped`.
 
     Args:
         study: a name of ``muonlab list studies``, or a :class:`Study`.
         profile: ``"smoke"``, ``"small"`` or ``"paper"``.
-        seeds: runs of each cell; None is the profile's number.
-        data: folder with a folder for each dataset in the hub's layout; None is ``MUONLAB_DATA``, else the hub.
+        seeds: number of runs of each cell; None is the profile's number.
+        data: directory with a folder for each dataset in the hub's layout; None is ``MUONLAB_DATA``, else the hub.
         out: run directory; None is ``runs/STUDY-PROFILE``.
         device: ``"cpu"``, ``"cuda"``, ``"mps"``.
-        threads: of torch for a cell; None is that of the run directory, or of the profile, or the cores over ``jobs``.
-        jobs: cells at the same time.
+        threads: torch threads of a cell; None is the number of the run directory, else that of the profile, else the
+            cores divided by ``jobs``.
+        jobs: number of cells that run at the same time.
         settings: fields of the spec to replace in every cell.
-        retry: whether cells that failed are tried again.
-        keep_weights: whether the trained weights of each cell are kept; their hash is, in any case.
-        checkpoint_seconds: between checkpoints.
+        retry: whether failed cells are run again.
+        keep_weights: whether the trained weights of each cell are kept; their hash always is.
+        checkpoint_seconds: seconds between checkpoints.
         progress: whether to show progress on the standard error.
-        notes: kept with the session in ``env.json``; the command line notes which rules will judge the run.
-        ranks: processes that train each cell together, of which this is the leader; the others :func:`follow` it.
+        notes: stored with the session in ``env.json``; the command line stores the hash of the rules of the claims.
+        ranks: processes that train each cell together, of which this is rank 0; the others call :func:`follow`.
 
     Example:
         >>> import tempfile
@@ -75,44 +77,38 @@ def run(
     """
     study = find(study) if isinstance(study, str) else study
     _checks.integer("jobs", jobs, at_least=1)
-    _check_together(study, jobs, ranks)
-    if out is not None and not os.fspath(out):
-        raise ValueError("--out must name a directory, got an empty name: leave it away for runs/STUDY-PROFILE")
-    folder = Path("runs") / f"{study.name}-{profile}" if out is None else Path(out)
     _checks.one_of("profile", profile, PROFILES)
-    count = _threads(threads, jobs, folder, study.profiles[profile])  # type: ignore[index]
-    request = Request(
-        study, profile, folder, count, seeds=seeds, data=None if data is None else Path(data), device=device,
-        settings=settings or {}, retry=retry, keep_weights=keep_weights, checkpoint_seconds=checkpoint_seconds,
-        jobs=jobs, notes=notes or {},
-    )  # fmt: skip
+    _check_ranks(study, jobs, ranks)
+    if out is not None and not os.fspath(out):
+        raise ValueError("--out must name a directory, got an empty name: omit it for runs/STUDY-PROFILE")
+    folder = Path("runs") / f"{study.name}-{profile}" if out is None else Path(out)
+    request = StudyRequest(
+        study,
+        profile,
+        folder,
+        _threads(threads, jobs, folder, study.profiles[profile]),  # type: ignore[index]
+        seeds=seeds,
+        data=None if data is None else Path(data),
+        device=device,
+        settings=settings or {},
+        retry=retry,
+        keep_weights=keep_weights,
+        checkpoint_seconds=checkpoint_seconds,
+        jobs=jobs,
+        notes=notes or {},
+    )
     with (
-        room_on_disk(folder),
-        listening(patient=ranks.joined) as bell,  # torchrun may pass a signal on that came by itself
-        opened_study(request, bell, ranks, visible=progress) as opened_run,
-        board(study.name, len(opened_run.tasks), visible=progress) as shown,
+        explain_full_disk(folder),
+        handle_signals(ignore_repeated=ranks.is_distributed) as stop,  # torchrun may send a signal that arrived already
+        open_session(request, stop, ranks, visible=progress) as session,
+        progress_display(study.name, len(session.tasks), visible=progress) as display,
     ):
-        run_tasks(opened_run.tasks, jobs, bell, shown, ranks)
-    return load_results(folder, opened_run.names)
+        run_cells(session.tasks, jobs, stop, display, ranks)
+    return load_results(folder, session.names)
 
 
-def follow(ranks: Ranks) -> int:
-    """Take part in every cell that the leader begins, until it says that it ends; return its exit code."""
-    with listening(patient=True) as bell:
-        while "end" not in (word := ranks.hear("job")):
-            try:
-                take_part(Job.from_dict(word), lambda: bell.rung, ranks)
-            except Elsewhere:  # the one who has it says it
-                return 2
-            except OSError as error:
-                if error.errno in FULL_DISK:  # the leader says it
-                    return 2
-                raise
-    return int(word["end"])
-
-
-def _check_together(study: Study, jobs: int, ranks: Ranks) -> None:
-    if not ranks.joined:
+def _check_ranks(study: Study, jobs: int, ranks: Ranks) -> None:
+    if not ranks.is_distributed:
         return
     if jobs > 1:
         raise ValueError(f"--jobs must be 1 under torchrun, whose ranks work on one cell together, got {jobs}: drop it")
@@ -120,79 +116,74 @@ def _check_together(study: Study, jobs: int, ranks: Ranks) -> None:
         raise ValueError(f"{study.name} measures one process, got torchrun: run it as muonlab run {study.name} …")
 
 
-def _threads(asked: int | None, jobs: int, folder: Path, profile: Profile) -> int:
-    if asked is not None:
-        return _checks.integer("threads", asked, at_least=1)
-    found = read_head(folder)
-    if found is not None:  # its cells are of so many threads, whatever machine this is
-        return int(found["settings"]["threads"])
-    together = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # ranks on this machine
-    return profile.threads or max(1, (os.cpu_count() or 1) // (jobs * together))
+def _threads(requested: int | None, jobs: int, folder: Path, profile: Profile) -> int:
+    if requested is not None:
+        return _checks.integer("threads", requested, at_least=1)
+    head = read_head(folder)
+    if head is not None:  # its cells have this number of threads, on whatever machine they are resumed
+        return int(head["settings"]["threads"])
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return profile.threads or max(1, (os.cpu_count() or 1) // (jobs * local_ranks))
 
 
-def run_tasks(
-    tasks: Sequence[Task],
-    count: int,
-    bell: Bell,
-    shown: Board,
-    ranks: Ranks = ALONE,
-    *,
-    name: Callable[[Task], str] = lambda task: task.name,
+def run_cells(
+    tasks: Sequence[CellTask], jobs: int, stop: StopSignal, display: ProgressDisplay, ranks: Ranks = ALONE
 ) -> None:
-    """Run cells, ``count`` at a time, until all have ended or the bell rings; ``name`` is what progress calls each."""
-    with closing(_outcomes(tasks, [name(task) for task in tasks], count, bell, shown, ranks)) as outcomes:
-        for number, outcome in outcomes:
-            shown.end(name(tasks[number]), _words(tasks[number].folder, outcome))
+    """Run cells, ``jobs`` at a time, until all have ended or a stop is requested."""
 
+    def end(task: CellTask, outcome: Outcome) -> None:
+        display.end(task.name, _describe_outcome(task.folder, outcome))
 
-def _outcomes(
-    tasks: Sequence[Task], names: Sequence[str], count: int, bell: Bell, shown: Board, ranks: Ranks
-) -> Generator[tuple[int, Outcome]]:
-    if count == 1:
-        for number, task in enumerate(tasks):
-            if bell.rung:
-                return
-            outcome = run_cell(task.begin(), lambda: bell.rung, shown.begin(names[number]), ranks)
-            yield number, outcome
-            if outcome == "stopped":  # perhaps because another rank was asked to
-                return
+    if jobs > 1:
+        run_in_workers(tasks, jobs, stop, lambda task: display.begin(task.name), end)
         return
-    shows: dict[int, Show] = {}
-
-    def begin(number: int) -> Job:
-        shows[number] = shown.begin(names[number])
-        return tasks[number].begin()
-
-    with closing(run_side_by_side(len(tasks), count, bell, shows.__getitem__, begin)) as ends:
-        for ended in ends:
-            if ended.outcome is None and ended.number_of_error in FULL_DISK:
-                raise OSError(ended.number_of_error, os.strerror(ended.number_of_error))
-            if ended.outcome is None:
-                raise ValueError(f"a worker must be able to run, got {ended.error}: rerun the same command to resume")
-            yield ended.number, ended.outcome
+    for task in tasks:
+        if stop.requested:
+            return
+        outcome = run_cell(task.start(), lambda: stop.requested, display.begin(task.name), ranks)
+        end(task, outcome)
+        if outcome == "stopped":  # another rank may have been asked to stop
+            return
 
 
-def _words(folder: Path, outcome: Outcome) -> str:
-    if outcome in ("stopped", "held"):
-        return {"stopped": "stopped, saved", "held": "skipped, another process is running it"}[outcome]
+def _describe_outcome(folder: Path, outcome: Outcome) -> str:
+    if outcome == "stopped":
+        return "stopped, saved"
+    if outcome == "held":
+        return "skipped, another process is running it"
     result = read_cell(folder)
     if outcome == "failed":
         return f"failed: {result.error}"
     last = result.metrics[-1] if result.metrics else {}
-    told = [f"{name.replace('_', ' ')} {last[name]:.4g}" for name in ("train_loss", "test_loss") if name in last]
+    losses = [f"{name.replace('_', ' ')} {last[name]:.4g}" for name in ("train_loss", "test_loss") if name in last]
     seconds = result.summary.get("seconds")
-    return ", ".join(["done", *told, *([f"{seconds:.3g} s"] if seconds is not None else [])])
+    return ", ".join(["done", *losses, *([f"{seconds:.3g} s"] if seconds is not None else [])])
 
 
 @contextmanager
-def room_on_disk(folder: Path) -> Iterator[None]:
-    """Turn the error of a full disk into one that says what to do."""
+def explain_full_disk(folder: Path) -> Iterator[None]:
+    """Turn the OSError of a full disk into a ValueError that says what to do."""
     try:
         yield
     except OSError as error:
         if error.errno not in FULL_DISK:
             raise
         raise ValueError(
-            f"there must be room on the disk, got {error.strerror} while writing {folder}: make room and run the same "
-            f"command again; what was finished is kept"
+            f"there must be room on the disk, got {error.strerror} while writing {folder}: free some space and rerun "
+            f"the same command to resume; finished cells are kept"
         ) from error
+
+
+def follow(ranks: Ranks) -> int:
+    """Run every cell that rank 0 starts, until it ends; return its exit code."""
+    with handle_signals(ignore_repeated=True) as stop:
+        while "end" not in (message := ranks.wait_for("job")):
+            try:
+                join_cell(CellJob.from_dict(message), lambda: stop.requested, ranks)
+            except OtherRankError:  # the rank that has the error prints it
+                return 2
+            except OSError as error:
+                if error.errno in FULL_DISK:  # rank 0 prints it
+                    return 2
+                raise
+    return int(message["end"])

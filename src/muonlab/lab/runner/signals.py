@@ -1,4 +1,4 @@
-"""A bell that SIGTERM and Ctrl-C ring: work in hand is saved, then the process ends; a second ring ends it at once."""
+"""Stop requests: the first SIGTERM or Ctrl-C asks the work to save and stop, a second one interrupts it at once."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Bell:
+class StopSignal:
     """Whether the process was asked to stop."""
 
     def __init__(self) -> None:
-        self.rung = False
+        self.requested = False
 
-    def ring(self) -> None:
-        """Ask to stop."""
-        self.rung = True
+    def request_stop(self) -> None:
+        """Ask the work to save and stop."""
+        self.requested = True
 
 
 @contextmanager
-def listening(
-    signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT), *, patient: bool = False
-) -> Iterator[Bell]:
-    """Let signals ring a bell; in a thread that may not handle signals, the bell is there and nobody rings it.
+def handle_signals(
+    signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT), *, ignore_repeated: bool = False
+) -> Iterator[StopSignal]:
+    """Yield a stop signal that these signals set; outside the main thread, which cannot handle signals, none sets it.
 
     Args:
-        signals: that ring.
-        patient: whether a second ring does nothing rather than end the process.
+        signals: that request a stop.
+        ignore_repeated: whether a second signal is ignored instead of raising KeyboardInterrupt.
     """
-    bell = Bell()
+    stop = StopSignal()
     if threading.current_thread() is not threading.main_thread():
-        yield bell
+        yield stop
         return
 
     def handle(*_: object) -> None:
-        if bell.rung and not patient:
+        if stop.requested and not ignore_repeated:
             raise KeyboardInterrupt
-        bell.ring()
+        stop.request_stop()
 
-    before = {one: signal.signal(one, handle) for one in signals}
+    before = {number: signal.signal(number, handle) for number in signals}
     try:
-        yield bell
+        yield stop
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,4 +1,8 @@
-"""A run directory: one writer, what it is a run of, a folder per cell, and which cells are done."""
+"""The run directory: its header ``study.json``, its lock, and a folder for each cell.
+
+A cell is identified by its key, the hash of everything that decides its numbers. Its status is read from its folder:
+``done.json`` means done, ``failed.json`` failed, and neither means open.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,22 +20,25 @@ from muonlab.lab.study import Cell, Study, cell_name
 from muonlab.lab.training import checkpoint
 
 NUMERICS = 1
-"""Raised whenever a change makes the same spec give other numbers; cells of another value are not taken for done."""
+"""Increased whenever a change makes the same spec give other numbers, so that older cells are not reused."""
 FORMAT = 2
-"""Of the run directory."""
+"""Version of the format of run directories."""
 HEAD = "study.json"
 
 Status = Literal["done", "failed", "open"]
 NEVER_RUN: Mapping[str, Any] = {"jobs": 1, "sessions": [], "machines": [], "cores": None, "ranks": []}
-"""How a cell was run that has not been begun."""
+"""``history.json`` of a cell that has not been started."""
 
 
-class HeldError(ValueError):
-    """A directory is held by another process."""
+class LockedError(ValueError):
+    """Another process holds the lock of a directory."""
 
 
-def head(study: Study, profile: str, settings: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run directory is a run of; two runs with the same head may share one."""
+# --------------------------------------------------------------------------------------------------- the run directory
+
+
+def study_head(study: Study, profile: str, settings: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of ``study.json``; runs with the same content may share a run directory."""
     return {
         "format": FORMAT,
         "numerics": NUMERICS,
@@ -42,138 +49,45 @@ def head(study: Study, profile: str, settings: Mapping[str, Any], data: Mapping[
     }
 
 
-def identity(cell: Cell, data: str | None) -> dict[str, Any]:
-    """Return all that decides a cell's numbers: its spec, ``NUMERICS`` and the hash of its data.
-
-    Of the spec only what is not the default: a new field whose default changes nothing keeps the cells that there are.
-    The version of the package is left out for the same reason.
-    """
-    return {"spec": cell.spec.non_defaults(), "numerics": NUMERICS, "data": data}
-
-
-def key_of(identity: Mapping[str, Any]) -> str:
-    """Return the hash of an identity: the key of a cell."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-
-
-def folder_name(label: str, seed: int, key: str) -> str:
-    """Return the name of a cell's folder: what people call the cell, and the start of its key."""
-    return f"{cell_name(label, seed)}-{key[:12]}"
-
-
-@dataclass(frozen=True)
-class CellFolder:
-    """The folder of a cell: ``spec.json``, rows, checkpoints, and ``done.json`` or ``failed.json`` at its end."""
-
-    path: Path
-
-    @property
-    def status(self) -> Status:
-        """Whether the cell is done, failed, or open: still to be run, or to be resumed."""
-        if (self.path / "done.json").exists():
-            return "done"
-        return "failed" if (self.path / "failed.json").exists() else "open"
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether the cell failed because its process was killed, so that there is no traceback."""
-        return not read_json(self.path / "failed.json", default={"traceback": "unknown"}).get("traceback")
-
-    def create(self, cell: Cell, identity: Mapping[str, Any]) -> None:
-        """Make the folder and write in it which cell it is of; one that is there must be of the same spec."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        spec = cell.spec.to_dict()
-        if not (self.path / "spec.json").exists():
-            about = {"label": cell.label, "points": dict(cell.points), "identity": dict(identity), "spec": spec}
-            write_json(self.path / "spec.json", about)
-            return
-        was = read_json(self.path / "spec.json")["spec"]
-        for name in [name for name in spec if was.get(name, spec[name]) != spec[name]]:  # a default was changed
-            raise ValueError(
-                f"a cell must be run with the spec that it began with, got {self.path.name} with {name} = "
-                f"{was[name]!r} where this run has {spec[name]!r}: choose another --out"
-            )
-
-    def begin(self, key: str, jobs: int, session: int, machine: str, cores: int | None, ranks: int) -> dict[str, Any]:
-        """Note that the cell is being run; return how it has been run so far.
-
-        Args:
-            key: of the cell.
-            jobs: cells that run at the same time; the most are kept.
-            session: number of the environment in ``env.json``; all are kept.
-            machine: that it is run on, described; all are kept.
-            cores: of the machine.
-            ranks: number of processes that train it together; all are kept.
-        """
-        (self.path / "failed.json").unlink(missing_ok=True)
-        seen = read_json(self.path / "history.json", default=NEVER_RUN)
-        history = {
-            "key": key,
-            "jobs": max(jobs, seen["jobs"]),
-            "sessions": sorted({session, *seen["sessions"]}),
-            "machines": sorted({machine, *seen["machines"]}),
-            "cores": cores,
-            "ranks": sorted({ranks, *seen["ranks"]}),
-        }
-        write_json(self.path / "history.json", history)
-        return history
-
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Mark the cell as done, then drop what only a resume would need."""
-        write_json(self.path / "done.json", summary)
-        (self.path / "history.json").unlink(missing_ok=True)
-        checkpoint.remove(self.path)
-
-    def fail(self, failure: Mapping[str, Any]) -> None:
-        """Record why the cell failed; its checkpoints stay."""
-        write_json(self.path / "failed.json", failure)
-
-
 @contextmanager
-def opened(path: Path, of: Mapping[str, Any]) -> Iterator[None]:
-    """Hold a run directory for writing: a new one, or one of the same study, profile, settings and data."""
-    found = read_head(path)
-    if found is not None:
-        _check_same(path, found, of)
+def hold_directory(path: Path, head: Mapping[str, Any]) -> Iterator[None]:
+    """Lock a run directory for writing; create it if it does not exist.
+
+    Raises:
+        ValueError: if it holds other files, or another study, profile, settings or data than ``head`` says.
+        LockedError: if another process is writing to it.
+    """
+    existing = read_head(path)
+    if existing is not None:
+        _check_same(path, existing, head)
     elif path.is_dir() and any(child.name != "lock" and child.suffix != ".part" for child in path.iterdir()):
         raise ValueError(f"--out must be a run directory or empty, got {path} with other files: choose another")
     elif path.exists() and not path.is_dir():
         raise ValueError(f"--out must be a directory, got the file {path}: choose another")
     path.mkdir(parents=True, exist_ok=True)
-    with locked(path):
-        if found is None:
-            write_json(path / HEAD, of)
+    with hold_lock(path):
+        if existing is None:
+            write_json(path / HEAD, head)
         yield
 
 
 def read_head(path: Path) -> dict[str, Any] | None:
-    """Return what a run directory is a run of, or None if it is none."""
+    """Return the content of ``study.json``, or None if the directory is not a run directory."""
     if not (path / HEAD).exists():
         return None
-    _check_format(path / HEAD)
-    read = read_json(path / HEAD)
-    kinds = {"study": str, "profile": str, "settings": dict, "data": dict}
-    if not all(isinstance(read.get(name), kind) for name, kind in kinds.items()) or "threads" not in read["settings"]:
-        raise ValueError(f"{HEAD} must say what a run directory is, got {path / HEAD} damaged: choose another --out")
-    return read
-
-
-def _check_format(path: Path) -> None:
-    """Refuse a run directory of another format, whose files may not carry hashes."""
-    found = None
-    with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_bytes()) if path.is_file() else None
-    if isinstance(found, dict) and found.get("format") != FORMAT:
+    head = read_json(path / HEAD)
+    if head.get("format") != FORMAT:
         raise ValueError(
-            f"a run directory must have the format {FORMAT}, got {path.parent} with {found.get('format')!r}: use the "
-            f"version of muonlab that made it, or choose another --out"
+            f"a run directory must have the format {FORMAT}, got {path} with {head.get('format')!r}: use the version "
+            f"of muonlab that made it, or choose another --out"
         )
+    return head
 
 
-def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    plain = json.loads(json.dumps(wanted))
-    for name in wanted:
-        was, now = ((_hashes(one[name]) if name == "data" else one.get(name)) for one in (found, plain))
+def _check_same(path: Path, existing: Mapping[str, Any], head: Mapping[str, Any]) -> None:
+    plain = json.loads(json.dumps(head))
+    for name in head:
+        was, now = ((_short_hashes(each[name]) if name == "data" else each[name]) for each in (existing, plain))
         if was != now:
             raise ValueError(
                 f"a run directory holds one study, got {path} with {name} {json.dumps(was)} where this run has "
@@ -181,16 +95,14 @@ def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any])
             )
 
 
-def _hashes(data: Mapping[str, Any]) -> dict[str, str]:
-    """Return datasets by the start of their hash: where they were read from may differ between machines."""
-    return {
-        name: str(about.get("hash", about) if isinstance(about, dict) else about)[:12] for name, about in data.items()
-    }
+def _short_hashes(data: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the start of the hash of each dataset: data with the same hash may come from different places."""
+    return {name: str(about["hash"])[:12] for name, about in data.items()}
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a directory; the system lets go of it even if this process is killed."""
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a directory; the system releases it when this process ends, even if it is killed."""
     import fcntl
 
     handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -198,10 +110,101 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise HeldError(
+            raise LockedError(
                 f"a run directory has one writer, got {path}, which another process is writing: wait for it, or "
                 f"choose another --out"
             ) from None
         yield
     finally:
         os.close(handle)
+
+
+# ------------------------------------------------------------------------------------------------------------ one cell
+
+
+def identity(cell: Cell, data: str | None) -> dict[str, Any]:
+    """Return everything that decides a cell's numbers: its spec, ``NUMERICS`` and the hash of its data.
+
+    Only the fields of the spec that differ from their defaults are included, so that adding a field whose default
+    changes nothing keeps the keys of existing cells. The version of the package is left out for the same reason.
+    """
+    return {"spec": cell.spec.non_defaults(), "numerics": NUMERICS, "data": data}
+
+
+def key_of(identity: Mapping[str, Any]) -> str:
+    """Return the key of a cell: the sha256 of its identity."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def folder_name(label: str, seed: int, key: str) -> str:
+    """Return the name of a cell's folder: its label, its seed and the start of its key."""
+    return f"{cell_name(label, seed)}-{key[:12]}"
+
+
+@dataclass(frozen=True)
+class CellFolder:
+    """The folder of a cell: ``spec.json``, rows, checkpoints, and ``done.json`` or ``failed.json`` at the end."""
+
+    path: Path
+
+    @property
+    def status(self) -> Status:
+        """``"done"``, ``"failed"``, or ``"open"``: still to be run, or to be resumed."""
+        if (self.path / "done.json").exists():
+            return "done"
+        return "failed" if (self.path / "failed.json").exists() else "open"
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the cell failed because its process was killed, which leaves no traceback."""
+        return not read_json(self.path / "failed.json", default={"traceback": "unknown"}).get("traceback")
+
+    def create(self, cell: Cell, identity: Mapping[str, Any]) -> None:
+        """Create the folder with its ``spec.json``; an existing one must have the same spec."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        spec = cell.spec.to_dict()
+        if not (self.path / "spec.json").exists():
+            about = {"label": cell.label, "points": dict(cell.points), "identity": dict(identity), "spec": spec}
+            write_json(self.path / "spec.json", about)
+            return
+        was = read_json(self.path / "spec.json")["spec"]
+        for name in spec:
+            if was.get(name, spec[name]) != spec[name]:  # a default was changed
+                raise ValueError(
+                    f"a cell must be run with the spec that it began with, got {self.path.name} with {name} = "
+                    f"{was[name]!r} where this run has {spec[name]!r}: choose another --out"
+                )
+
+    def start(self, key: str, jobs: int, session: int, machine: str, cores: int | None, ranks: int) -> dict[str, Any]:
+        """Add this run of the cell to ``history.json``; return the history.
+
+        Args:
+            key: of the cell.
+            jobs: number of cells that run at the same time; the largest is kept.
+            session: index of the session in ``env.json``; all are kept.
+            machine: description of the machine; all are kept.
+            cores: of the machine.
+            ranks: number of processes that train the cell; all are kept.
+        """
+        (self.path / "failed.json").unlink(missing_ok=True)
+        before = read_json(self.path / "history.json", default=NEVER_RUN)
+        history = {
+            "key": key,
+            "jobs": max(jobs, before["jobs"]),
+            "sessions": sorted({session, *before["sessions"]}),
+            "machines": sorted({machine, *before["machines"]}),
+            "cores": cores,
+            "ranks": sorted({ranks, *before["ranks"]}),
+        }
+        write_json(self.path / "history.json", history)
+        return history
+
+    def finish(self, outcome: Mapping[str, Any]) -> None:
+        """Mark the cell as done, then remove its history and checkpoints."""
+        write_json(self.path / "done.json", outcome)
+        (self.path / "history.json").unlink(missing_ok=True)
+        checkpoint.remove(self.path)
+
+    def fail(self, failure: Mapping[str, Any]) -> None:
+        """Record why the cell failed; its checkpoints are kept."""
+        write_json(self.path / "failed.json", failure)

@@ -1,7 +1,7 @@
-"""Which clock the times of a study are read from, and of which cells: those that ran on one kind of hardware.
+"""Which clock the times of a study are read from, and for which cells: those that ran on one kind of machine.
 
 Wall seconds are used when every cell ran alone on a quiet machine. Processor seconds are used when every cell ran with
-one thread, because they then hardly depend on what else the machine did. Otherwise times are not comparable.
+one thread, because then they hardly depend on other processes. Otherwise times are not comparable.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from muonlab.lab.runner.results import CellResult, Results
+from muonlab.lab.runner.results import CellResult, Results, by_label
 
 ClockName = Literal["wall", "cpu"]
 QUIET = 0.05
-"""Largest part of the machine's processor time that other processes may use while cells that run alone are timed."""
+"""Largest fraction of the machine's processor time that other processes may use while cells are timed."""
 UNKNOWN = "an unknown machine"
 UNITS: Mapping[ClockName, str] = {"wall": "seconds", "cpu": "CPU seconds"}
-"""What one second of each clock is called."""
+"""The unit of each clock."""
 
 
 @dataclass(frozen=True)
@@ -26,33 +26,30 @@ class Timing:
 
     Args:
         clock: ``"wall"`` or ``"cpu"``; None if times are not comparable.
-        words: which clock it is and why, or why there is none, in one sentence.
-        hardware: of the cells that are timed.
-        cells: these cells, with ``seconds`` of this clock in their rows and summaries; none without a clock.
+        explanation: which clock is used and why, or why there is none, in one sentence.
+        hardware: of the timed cells.
+        cells: the timed cells, with ``seconds`` of this clock in their rows and summaries; none without a clock.
         left_out: cells that ran on other hardware, or on more than one kind.
     """
 
     clock: ClockName | None
-    words: str
+    explanation: str
     hardware: str = ""
     cells: tuple[CellResult, ...] = field(default=(), repr=False)
     left_out: tuple[CellResult, ...] = field(default=(), repr=False)
 
     @property
     def unit(self) -> str:
-        """What a second of this clock is called on axes and in tables."""
+        """The unit of the times, for axes and tables."""
         return UNITS[self.clock or "wall"]
 
     def places(self) -> dict[str, list[CellResult]]:
         """Return the timed cells by label."""
-        found: dict[str, list[CellResult]] = {}
-        for cell in self.cells:
-            found.setdefault(cell.label, []).append(cell)
-        return found
+        return by_label(self.cells)
 
 
 def timing_of(results: Results) -> Timing:
-    """Choose the clock for the finished cells of a study; of running seeds only if no seed has ended."""
+    """Choose the clock for the finished cells of a study; running seeds count only if no seed has ended."""
     groups: dict[str, list[CellResult]] = {}
     for cell in results.of_ended_seeds().cells:
         if cell.status == "done" and _clocks(cell):
@@ -65,17 +62,17 @@ def timing_of(results: Results) -> Timing:
     hardware = max(single, key=lambda name: (len({cell.label for cell in groups[name]}), len(groups[name])))
     cells = groups.pop(hardware)
     left_out = tuple(cell for others in groups.values() for cell in others)
-    clock, words = _choose(cells)
+    clock, explanation = _choose(cells)
     if left_out:
         count = f"{len(cells)} of {len(cells) + len(left_out)} cells"
-        words += f" Times are those of {count}, on {hardware}; the other cells ran on {'; '.join(groups)}."
+        explanation += f" Times are those of {count}, on {hardware}; the other cells ran on {'; '.join(groups)}."
     if clock is None:
-        return Timing(None, words, hardware, (), left_out)
-    return Timing(clock, words, hardware, tuple(on_clock(cell, clock) for cell in cells), left_out)
+        return Timing(None, explanation, hardware, (), left_out)
+    return Timing(clock, explanation, hardware, tuple(on_clock(cell, clock) for cell in cells), left_out)
 
 
 def on_clock(cell: CellResult, clock: ClockName) -> CellResult:
-    """Return a cell whose times are those of a clock, under the names of the wall clock's."""
+    """Return a cell with the times of a clock, under the names of the wall clock's times."""
     if clock == "wall":
         return cell
     metrics = tuple(_in_cpu_seconds(row) for row in cell.metrics)
@@ -114,7 +111,7 @@ def _why_not_wall(cells: Sequence[CellResult]) -> str:
 
 
 def _share_of_others(cell: CellResult) -> float | None:
-    """Return the part of the machine's processor time that other processes used; None if it is not known."""
+    """Return the fraction of the machine's processor time that other processes used; None if unknown."""
     clocks = _clocks(cell)
     if clocks.get("other_seconds") is None or not cell.cores or not clocks["seconds"]:
         return None
@@ -134,11 +131,11 @@ def _why_not_cpu(cells: Sequence[CellResult]) -> str:
 
 
 def _clocks(cell: CellResult) -> Mapping[str, Any]:
-    """Return what the clocks of a cell showed at its end, or at its last evaluation; empty if it has none."""
+    """Return the clocks of a cell at its end, or at its last evaluation; empty if it has none."""
     return next((row for row in (cell.summary, cell.last) if isinstance(row.get("seconds"), (int, float))), {})
 
 
 def _machines(cell: CellResult) -> list[str]:
-    """Return the machines that a cell ran on, none if unknown, with the number of processes if there were several."""
+    """Return the machines that a cell ran on, with the number of processes if there were several; empty if unknown."""
     ranks = [f", {count} processes" if count > 1 else "" for count in cell.ranks or (1,)]
     return [f"{hardware}{count}" for hardware in cell.machines for count in ranks]

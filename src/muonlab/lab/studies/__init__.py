@@ -1,4 +1,4 @@
-"""The studies of the paper, one file each; a file with a ``STUDY`` is found by itself."""
+"""The studies of the paper, one module each; every module with a ``STUDY`` is registered."""
 
 from __future__ import annotations
 
@@ -21,19 +21,16 @@ def studies() -> Mapping[str, Study]:
         >>> "quickstart" in studies()
         True
     """
-    found: dict[str, Study] = {}
+    by_name: dict[str, Study] = {}
     for module in pkgutil.iter_modules(__path__):
         study = getattr(import_module(f"{__name__}.{module.name}"), "STUDY", None)
-        if study is None:
-            continue
-        if study.name in found:
-            raise ValueError(f"a study named {study.name!r} is there already: choose another name in {module.name}.py")
-        found[study.name] = study
-    return MappingProxyType(dict(sorted(found.items(), key=lambda item: item[1].number)))
+        if study is not None:
+            by_name[study.name] = study
+    return MappingProxyType(dict(sorted(by_name.items(), key=lambda item: item[1].number)))
 
 
 def find(name: str) -> Study:
-    """Return a study by name."""
+    """Return a study by name; raise ValueError with similar names if there is none."""
     known = studies()
     if name not in known:
         near = difflib.get_close_matches(name, known) or list(known)
@@ -42,7 +39,7 @@ def find(name: str) -> Study:
 
 
 def describe() -> dict[str, Any]:
-    """Return name, title, claims and size of each study, for people and programs."""
+    """Return name, title, claims and size of each study, as ``muonlab list studies --json`` prints them."""
     return {
         "studies": [
             {
@@ -52,7 +49,7 @@ def describe() -> dict[str, Any]:
                 "items": list(study.items),
                 "claims": list(study.claims),
                 "cells": {profile: len(study.cells(profile)) for profile in study.profiles},
-                "profiles": {name: profile.words for name, profile in study.profiles.items()},
+                "profiles": {name: profile.differences for name, profile in study.profiles.items()},
             }
             for study in studies().values()
         ]

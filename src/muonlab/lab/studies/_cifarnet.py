@@ -1,4 +1,4 @@
-"""CifarNet on CIFAR-10 as Figure 1 trains it, and smaller: what five studies vary one thing of."""
+"""CifarNet on CIFAR-10 as in Figure 1, with smaller profiles: the base of five studies that each vary one thing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BASE = Spec(
     warmup=0.05,
 )
 
-_ON_CPU = {"batch_size": 256}  # the fallback that the paper names
+_ON_CPU = {"batch_size": 256}  # the fallback that the paper gives
 _SMOKE = {
     "model": "cifarnet-smoke",
     "train": 512,
@@ -52,31 +52,23 @@ def profiles(
     """Return the three profiles of a study of CifarNet.
 
     Args:
-        own_batch_size: whether the study varies the batch size, so that no profile may set it.
+        own_batch_size: whether the study varies the batch size, so that profiles do not set it.
         small: settings of the small profile that differ from those of q-ablation (see docs/adr/0020).
         small_axes: axes with other points in the small profile.
         smoke_axes: axes with fewer points in the smoke profile.
     """
-    settings = {name: value for name, value in _SMOKE.items() if not (own_batch_size and name == "batch_size")}
-    fallback = {} if own_batch_size else _ON_CPU
-    smaller = {**_SMALL, **(small or {})}
-    if own_batch_size:
-        smaller.pop("batch_size")
-    batch = "" if own_batch_size else ", batches of 32"
-    small_batch = "" if own_batch_size else f", batches of {smaller['batch_size']}"
     return {
-        "smoke": Profile(
-            1,
-            f"a network of 16, 24 and 24 channels, 512 training and 100 test images{batch}, 2 epochs, 1 run",
-            settings,
-            smoke_axes,
-        ),
-        "small": Profile(
-            3,
-            f"{_NETWORKS[smaller['model']]}, {smaller['train']:,} training and {smaller['test']:,} test images"
-            f"{small_batch}, {smaller['epochs']} epochs, 3 runs",
-            smaller,
-            small_axes,
-        ),
-        "paper": Profile(5, on_cpu=fallback),
+        "smoke": _profile(1, _SMOKE, smoke_axes, own_batch_size),
+        "small": _profile(3, {**_SMALL, **(small or {})}, small_axes, own_batch_size),
+        "paper": Profile(5, on_cpu={} if own_batch_size else _ON_CPU),
     }
+
+
+def _profile(seeds: int, settings: Mapping[str, Any], axes: tuple[Axis, ...], own_batch_size: bool) -> Profile:
+    batches = "" if own_batch_size else f", batches of {settings['batch_size']}"
+    differences = (
+        f"{_NETWORKS[settings['model']]}, {settings['train']:,} training and {settings['test']:,} test images"
+        f"{batches}, {settings['epochs']} epochs, {seeds} run{'s' if seeds > 1 else ''}"
+    )
+    kept = {name: value for name, value in settings.items() if not (own_batch_size and name == "batch_size")}
+    return Profile(seeds, differences, kept, axes)

@@ -1,4 +1,4 @@
-"""Language models on FineWeb: what the two studies of them share."""
+"""Language models on FineWeb: the base and the profiles of two studies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BASE = Spec(
     train=10_000_000,
     test=1_000_000,
     block=1024,
-    precision="bfloat16",  # the printed losses are bfloat16 numbers: see paper.is_bfloat16
+    precision="bfloat16",  # the printed losses are bfloat16 numbers
 )
 
 CLAIMS = (
@@ -26,7 +26,7 @@ CLAIMS = (
 
 
 def profiles(*, micro_batch: int) -> dict[ProfileName, Profile]:
-    """Return the three profiles; ``micro_batch`` is what the paper's GPUs (24 GB) hold, in evaluations too."""
+    """Return the three profiles; ``micro_batch`` fits the memory of the paper's GPUs (24 GB), also in evaluations."""
     smaller = {"precision": "float32"}
     return {
         "smoke": Profile(

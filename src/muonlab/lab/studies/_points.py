@@ -1,4 +1,4 @@
-"""The optimizers that the paper compares, labelled as its tables label them."""
+"""The optimizers that the paper compares, with the labels of its tables."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ def muon(q: int) -> Point:
 
 
 OPTIMIZERS = Axis("optimizer", (SGD_M, muon(1), muon(2), muon(3), SVD))
-"""What Tables 2 and 4-7 compare."""
+"""The optimizers of Tables 2 and 4-7."""

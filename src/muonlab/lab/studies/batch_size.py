@@ -30,7 +30,7 @@ STUDY = Study(
         "A small batch suffers from noise and takes more time.",
     ),
     items=("Figure 10",),
-    base=BASE,  # epochs are fixed and the schedule goes by updates, so a larger B has fewer of them
+    base=BASE,  # epochs are fixed, so a larger B has fewer updates
     axes=(_sizes(*SIZES),),
     profiles=profiles(
         own_batch_size=True,

@@ -16,6 +16,6 @@ STUDY = Study(
     items=("Figure 8",),
     base=BASE,
     axes=(Axis("degree", tuple(Point(f"Muon (κ={kappa})", {"kappa": kappa}) for kappa in range(1, 6))),),
-    # batches so small that the orthogonalization of the whole network's matrices is a visible part of an update
+    # small batches, so that orthogonalization takes a visible fraction of an update
     profiles=profiles(small={"model": "cifarnet", "train": 2_500, "batch_size": 16, "epochs": 6}),
 )

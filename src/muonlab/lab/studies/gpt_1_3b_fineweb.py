@@ -12,7 +12,7 @@ STUDY = Study(
     title="GPT-2 (1.3B) on FineWeb",
     claims=(
         CLAIMS[0],
-        # the row of Muon (SVD) in Table 7 is interpolated, so the second claim of Table 6 is not made of it
+        # Table 7 interpolates its row of Muon (SVD), so the second claim of Table 6 is not tested here
         "With 1.3B parameters Muon with one, two and three steps still ends far below SGD-M.",
     ),
     items=("Figure 7", "Table 7"),

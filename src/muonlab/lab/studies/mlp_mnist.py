@@ -29,14 +29,7 @@ STUDY = Study(
         "smoke": Profile(
             1,
             "layers of 128 and 64, 2,000 training and 500 test images, batches of 100, 2 epochs, 1 run",
-            {
-                "model": "mlp-small",
-                "train": 2_000,
-                "test": 500,
-                "batch_size": 100,
-                "epochs": 2,
-                "evaluate_every": 10,
-            },
+            {"model": "mlp-small", "train": 2_000, "test": 500, "batch_size": 100, "epochs": 2, "evaluate_every": 10},
         ),
         "small": Profile(
             3,

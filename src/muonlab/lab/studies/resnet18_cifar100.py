@@ -15,28 +15,13 @@ STUDY = Study(
         "At every moment of the wall clock Muon with Newton-Schulz steps is ahead of Muon (SVD).",
     ),
     items=("Figure 4", "Table 4"),
-    base=Spec(
-        model="resnet18",
-        dataset="cifar100",
-        lr=0.08,
-        momentum=0.7,
-        smoothing=0.2,
-        batch_size=512,
-        epochs=50,
-    ),
+    base=Spec(model="resnet18", dataset="cifar100", lr=0.08, momentum=0.7, smoothing=0.2, batch_size=512, epochs=50),
     axes=(OPTIMIZERS,),
     profiles={
         "smoke": Profile(
             1,
             "an eighth of the channels, 320 training and 100 test images, batches of 40, 4 epochs, 1 run",
-            {
-                "model": "resnet18-smoke",
-                "train": 320,
-                "test": 100,
-                "batch_size": 40,
-                "epochs": 4,
-                "evaluate_every": 8,
-            },
+            {"model": "resnet18-smoke", "train": 320, "test": 100, "batch_size": 40, "epochs": 4, "evaluate_every": 8},
         ),
         "small": Profile(
             3,

@@ -1,4 +1,4 @@
-"""The proofs' inequalities, checked on problems whose constants are known."""
+"""The inequalities of the proofs, checked on problems with known constants."""
 
 from __future__ import annotations
 
@@ -57,10 +57,7 @@ STUDY = Study(
             1,
             "the tables' optimizers only, 100 steps, 4 runs with noise",
             {"steps": 100},
-            (
-                _problems(*get_args(ProblemName), runs=4),
-                _methods("sgdm", "muon_q1", "muon_q2", "muon_q3", "muon_svd"),
-            ),
+            (_problems(*get_args(ProblemName), runs=4), _methods("sgdm", "muon_q1", "muon_q2", "muon_q3", "muon_svd")),
         ),
         "paper": Profile(1),
     },

@@ -1,4 +1,4 @@
-"""Lemma 11 on this machine: predicted against measured time of an SVD over Newton-Schulz steps, by shape."""
+"""Lemma 11 on this machine: predicted and measured time of an SVD over that of Newton-Schulz steps, by shape."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ STUDY = Study(
             (_shapes((64, 216), (64, 576), (256, 576)),),
         ),
         "small": Profile(
-            1,
-            "the matrices of the MLP, CifarNet and the 124M GPT, 7 repetitions",
-            {"repeats": 7},
-            (_shapes(*_SMALL),),
+            1, "the matrices of the MLP, CifarNet and the 124M GPT, 7 repetitions", {"repeats": 7}, (_shapes(*_SMALL),)
         ),
         "paper": Profile(1),
     },

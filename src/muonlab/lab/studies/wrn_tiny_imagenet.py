@@ -16,27 +16,14 @@ STUDY = Study(
     ),
     items=("Figure 5", "Table 5"),
     base=Spec(
-        model="wrn-28-10",
-        dataset="tiny-imagenet",
-        lr=0.08,
-        momentum=0.7,
-        smoothing=0.2,
-        batch_size=128,
-        epochs=30,
+        model="wrn-28-10", dataset="tiny-imagenet", lr=0.08, momentum=0.7, smoothing=0.2, batch_size=128, epochs=30
     ),
     axes=(OPTIMIZERS,),
     profiles={
         "smoke": Profile(
             1,
             "WideResNet-10-1, 32 training and 16 test images, batches of 8, 6 epochs, 1 run",
-            {
-                "model": "wrn-10-1",
-                "train": 32,
-                "test": 16,
-                "batch_size": 8,
-                "epochs": 6,
-                "evaluate_every": 6,
-            },
+            {"model": "wrn-10-1", "train": 32, "test": 16, "batch_size": 8, "epochs": 6, "evaluate_every": 6},
         ),
         "small": Profile(
             3,

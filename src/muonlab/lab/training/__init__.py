@@ -1,1 +1,1 @@
-"""Training one cell: the loop, its optimizer and evaluation, and its checkpoints."""
+"""Training one cell: the loop, its optimizer, its evaluation and its checkpoints."""

@@ -1,8 +1,8 @@
-"""Checkpoints that a kill cannot spoil and a flipped bit cannot pass: safetensors and a manifest with their hashes.
+"""Checkpoints of a cell: safetensors files and a manifest with their hashes, complete or absent after a kill.
 
-Tensors that lie whole on each rank are one file, ``checkpoints/STEP.safetensors``, which rank 0 writes. Sharded ones
-are a folder, ``checkpoints/STEP``, with a file of each rank. Either is read by any number of ranks; ``STEP.json`` says
-which of the two it is.
+Tensors that are whole on every rank are one file, ``checkpoints/STEP.safetensors``, which rank 0 writes. Sharded
+tensors are a folder, ``checkpoints/STEP``, with a file per rank. Any number of ranks can read either. The manifest
+``checkpoints/STEP.json`` is written last; it has the hashes of the files and the plain values of the run.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import secrets
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from muonlab.lab.distributed.ranks import ALONE, Elsewhere, Ranks
-from muonlab.lab.files.disk import FULL_DISK, settle, sha256
+from muonlab.lab.distributed.ranks import ALONE, Ranks
+from muonlab.lab.files.disk import sha256, sync_and_rename
 from muonlab.lab.files.hashed_json import read_json, write_json
 from muonlab.lab.files.row_files import SavedRows
 
@@ -30,132 +29,144 @@ FOLDER = "checkpoints"
 WEIGHTS = "weights.safetensors"
 """Name of the file with the weights of a finished cell, in its folder."""
 KEPT = 2
-OURS = re.compile(r"\d{9}(-again)?(\.safetensors)?|\.tmp.*|.*\.part")
-"""Names of what we, or safetensors on its way, put beside the manifests."""
+"""Checkpoints that are kept, the newest ones."""
+DATA_NAMES = re.compile(r"\d{9}(-again)?(\.safetensors)?|\.tmp.*|.*\.part")
+"""Names beside the manifests that this module, or safetensors while it writes, may create."""
+
+Manifest = dict[str, Any]
+
+# ---------------------------------------------------------------------------------------------------------------- save
 
 
 def save(
     folder: Path, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any], ranks: Ranks = ALONE
 ) -> None:
-    """Save under ``folder/checkpoints``, called on every rank; what fails on one of them is raised on all.
+    """Save a checkpoint and remove old ones; called on every rank. What fails on one rank raises on all.
 
-    The manifest comes last, so that half a checkpoint is none.
+    Args:
+        folder: of the cell.
+        step: number of updates done.
+        tensors: whole tensors, or this rank's shards, by name.
+        values: JSON values of the run; those of rank 0 are saved.
+        ranks: the ranks that save together.
     """
     from muonlab.lab.distributed.sharded_tensors import is_sharded
 
     place, name = folder / FOLDER, f"{step:09d}"
-    with together(ranks):
-        if ranks.leader:
-            _check_place(folder)
+    sharded = any(is_sharded(tensor) for tensor in tensors.values())
+    content = _save_shards(place, name, tensors, ranks) if sharded else {}
+    with ranks.fail_together():
+        if ranks.rank == 0:
             place.mkdir(exist_ok=True)
-            _drop_strays(place)
-    if any(is_sharded(tensor) for tensor in tensors.values()):
-        content = _save_shards(place, name, tensors, ranks)
-    else:
-        content = _save_whole(place, name, tensors, ranks)
-    with together(ranks):
-        if ranks.leader:
+            if not sharded:
+                content["sha256"] = save_tensors(place / f"{name}.safetensors", tensors)
             write_json(place / f"{name}.json", {"step": step, **content, "values": dict(values)})
-            there = sorted(path.stem for path in place.glob("*.json"))
-            later = [stem for stem in there if stem > name]  # damaged, or this run would have gone on from them
-            for stem in [*later, *[stem for stem in there if stem <= name][:-KEPT]]:
+            steps = sorted(path.stem for path in place.glob("*.json"))
+            later = [stem for stem in steps if stem > name]  # damaged: otherwise this run had resumed from them
+            for stem in [*later, *[stem for stem in steps if stem <= name][:-KEPT]]:
                 (place / f"{stem}.json").unlink()
-            _drop_strays(place)
-
-
-def _save_whole(place: Path, name: str, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Any]:
-    content = {}
-    with together(ranks):
-        if ranks.leader:
-            content["sha256"] = save_tensors(place / f"{name}.safetensors", tensors)
-    return content
+            _remove_strays(place)
 
 
 def _save_shards(place: Path, name: str, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Any]:
-    from muonlab.lab.distributed.sharded_tensors import write_shards
+    """Write a folder of shards; return its name and the hashes of its files on rank 0, nothing on the other ranks."""
+    import torch
 
-    part = place / f"{name}.{_agreed(ranks, secrets.token_hex(4))}.part"  # not where ranks of a killed run still write
+    from muonlab.lab.distributed.sharded_tensors import shard_file, write_shards
+
+    token = ranks.broadcast("checkpoint", secrets.token_hex(4))  # ranks of a killed run may still write to their folder
+    part = place / f"{name}.{token}.part"
     content: dict[str, Any] = {}
     try:
-        with together(ranks):
-            if ranks.leader:
-                part.mkdir()
-        with together(ranks):
-            write_shards(part, tensors, ranks.patient)
-        names = _written(part, ranks)
-        with together(ranks):
-            if ranks.leader:
+        with ranks.fail_together():
+            if ranks.rank == 0:
+                part.mkdir(parents=True)
+        with ranks.fail_together():
+            write_shards(part, tensors, ranks.long_timeout_group)
+        written = torch.zeros(ranks.size, dtype=torch.int32)  # rank 0 may not see the files of others in a listing yet
+        written[ranks.rank] = int((part / shard_file(ranks.rank)).exists())
+        names = [shard_file(rank) for rank, exists in enumerate(ranks.sum(written).tolist()) if exists]
+        with ranks.fail_together():
+            if ranks.rank == 0:
                 files = {name: sha256(part / name) for name in names}
-                free = next(path for path in (place / name, place / f"{name}-again") if not path.exists())
-                settle(part, free)
-                content = {"folder": free.name, "files": files}
+                target = next(path for path in (place / name, place / f"{name}-again") if not path.exists())
+                sync_and_rename(part, target)
+                content = {"folder": target.name, "files": files}
     finally:
-        if ranks.leader:
+        if ranks.rank == 0:
             shutil.rmtree(part, ignore_errors=True)
     return content
 
 
-def _written(part: Path, ranks: Ranks) -> list[str]:
-    """Return the names of the files that ranks have written, which the leader's own listing may not show yet."""
-    import torch
-
-    from muonlab.lab.distributed import sharded_tensors as sharded
-
-    mine = torch.zeros(ranks.size, dtype=torch.int32)
-    mine[ranks.rank] = int((part / sharded.name_of(ranks.rank)).exists())
-    return [sharded.name_of(rank) for rank, there in enumerate(ranks.sum(mine).tolist()) if there]
+# ---------------------------------------------------------------------------------------------------------------- load
 
 
-def load(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks = ALONE) -> dict[str, Any] | None:
-    """Fill tensors in place from the newest sound checkpoint; called on every rank, with its tensors or shards.
+def newest(folder: Path, ranks: Ranks = ALONE) -> Manifest | None:
+    """Return the manifest of the newest undamaged checkpoint on every rank, or None; warns about damaged ones."""
+    manifest = None
+    with ranks.fail_together():
+        if ranks.rank == 0:
+            manifest = _newest_undamaged(folder)
+    manifest = ranks.broadcast("checkpoint", manifest)
+    return None if manifest is None else dict(manifest)
+
+
+def fill(tensors: Mapping[str, Tensor], folder: Path, manifest: Manifest, ranks: Ranks = ALONE) -> None:
+    """Fill tensors in place from a checkpoint; called on every rank, whatever number of ranks saved it.
 
     Args:
+        tensors: whole tensors, or this rank's shards, by the names that they were saved under.
         folder: of the cell.
-        tensors: by the names that they were saved under; the checkpoint may hold others, too.
-        ranks: who loads together; any number, whoever saved.
-
-    Returns:
-        The values that were saved, or None if there is no sound checkpoint. Damaged ones are warned of.
+        manifest: of :func:`newest`.
+        ranks: the ranks that load together.
     """
-    manifest = None
-    with together(ranks):
-        if ranks.leader:
-            _check_place(folder)
-            manifest = _newest(folder)
-    manifest = _agreed(ranks, manifest)
-    if manifest is None:
-        return None
-    with together(ranks):
-        _fill(tensors, folder / FOLDER, manifest)
-    values: dict[str, Any] = manifest["values"]
-    return values
+    from muonlab.lab.distributed.sharded_tensors import read_file, read_shards
+
+    with ranks.fail_together():
+        read = read_shards if "files" in manifest else read_file
+        read(folder / FOLDER / _data_name(f"{manifest['step']:09d}", manifest), tensors)
 
 
-def _newest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest of the newest sound checkpoint; warn of those that are damaged."""
+def saved_rows(folder: Path) -> tuple[SavedRows, str | None]:
+    """Return the rows that the newest checkpoint counts, and the key of its cell; ``({}, None)`` without one."""
+    for _, manifest in _manifests(folder):
+        return manifest["values"]["rows"], manifest["values"]["key"]
+    return {}, None
+
+
+def _newest_undamaged(folder: Path) -> Manifest | None:
     for path, manifest in _manifests(folder):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            if _is_sound(path, manifest):
-                return {**manifest, "name": path.stem}
+        if is_undamaged(path, manifest):
+            return manifest
         _warn_of_damage(path)
     return None
 
 
-def saved_rows(folder: Path) -> tuple[SavedRows, str | None]:
-    """Return what the newest checkpoint says of the rows that were saved with it, and the key of its cell, if any."""
-    for _, manifest in _manifests(folder):
-        values = manifest["values"]
-        return values["rows"], values["key"]
-    return {}, None
-
-
-def _manifests(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the manifests of a cell, newest first; warn of those that are damaged."""
+def _manifests(folder: Path) -> Iterator[tuple[Path, Manifest]]:
+    """Yield the manifests of a cell, newest first; warn about damaged ones."""
     for path in sorted((folder / FOLDER).glob("*.json"), reverse=True):
         try:
-            yield path, read_json(path)
+            manifest = read_json(path)
         except (OSError, ValueError):
             _warn_of_damage(path)
+            continue
+        yield path, manifest
+
+
+def is_undamaged(path: Path, manifest: Manifest) -> bool:
+    """Return whether the files of a checkpoint have the hashes that its manifest, at ``path``, says."""
+    data = path.parent / _data_name(path.stem, manifest)
+    try:
+        if "files" in manifest:
+            return bool({file.name: sha256(file) for file in data.iterdir()} == manifest["files"])
+        return bool(sha256(data) == manifest["sha256"])
+    except OSError:
+        return False
+
+
+def _data_name(name: str, manifest: Manifest) -> str:
+    """Return the name of the file or folder that belongs to a manifest."""
+    return str(manifest["folder"]) if "files" in manifest else f"{name}.safetensors"
 
 
 def _warn_of_damage(path: Path) -> None:
@@ -164,108 +175,78 @@ def _warn_of_damage(path: Path) -> None:
     warnings.warn(message, stacklevel=4)
 
 
-def _is_sound(path: Path, manifest: Mapping[str, Any]) -> bool:
-    data = path.parent / _data(path.stem, manifest)
-    if "files" not in manifest:
-        return bool(sha256(data) == manifest["sha256"])
-    return bool({file.name: sha256(file) for file in data.iterdir()} == manifest["files"])
-
-
-def _data(name: str, manifest: Mapping[str, Any]) -> str:
-    """Return the name of the file or folder that a manifest is about, in the manifest's own folder."""
-    return Path(manifest["folder"]).name if "files" in manifest else f"{name}.safetensors"
-
-
-def _fill(tensors: Mapping[str, Tensor], place: Path, manifest: Mapping[str, Any]) -> None:
-    from muonlab.lab.distributed import sharded_tensors as sharded
-
-    data = place / _data(manifest["name"], manifest)
-    in_shards = "files" in manifest
-    found = sharded.shapes_of_shards(data) if in_shards else sharded.shapes_of_file(data)
-    for name, tensor in tensors.items():  # all of them before any is changed
-        if found.get(name) != tuple(tensor.shape):
-            there = f"shape {list(found[name])}" if name in found else "none"
-            raise ValueError(
-                f"checkpoint {manifest['name']} of {place.parent.name} must have {name} of shape {list(tensor.shape)}, "
-                f"got {there}: remove {FOLDER}/ of that cell to begin it anew"
-            )
-    if in_shards:
-        sharded.read_shards(data, tensors)
-    else:
-        sharded.read_file(data, tensors)
-
-
-@contextmanager
-def together(ranks: Ranks) -> Iterator[None]:
-    """Do a part of the work on each rank and wait for all: if it fails on one, no rank goes on, and none hangs."""
-    error: Exception | None = None
-    try:
-        yield
-    except Exception as own:
-        error = own
-    ranks.barrier()  # as patient as a slow disk needs
-    number = error.errno if isinstance(error, OSError) else None
-    failed, *full = ranks.any(error is not None, *(number == code for code in FULL_DISK))
-    if error is not None:
-        raise error
-    for code in (code for code, is_full in zip(FULL_DISK, full, strict=True) if is_full):
-        raise OSError(code, f"{os.strerror(code)}, on another rank")
-    if failed:
-        raise Elsewhere("checkpoints must be saved and loaded by all ranks, got an error on another: see its words")
-
-
-def _agreed(ranks: Ranks, value: Any) -> Any:
-    """Return the leader's value on every rank."""
-    if not ranks.leader:
-        return ranks.hear("checkpoint")
-    ranks.tell("checkpoint", value)
-    return value
-
-
-def _check_place(folder: Path) -> None:
-    if (folder / FOLDER).is_symlink():
-        raise ValueError(f"{FOLDER} must be a directory of its cell, got a link in {folder.name}: remove the link")
+# -------------------------------------------------------------------------------------------------------------- remove
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a kill has left half written; only for the one that holds the cell's lock."""
-    _check_place(folder)
+    """Remove files that a killed process left incomplete; only for the process that holds the cell's lock."""
+    if (folder / FOLDER).is_symlink():
+        raise ValueError(f"{FOLDER} must be a directory of its cell, got a link in {folder.name}: remove the link")
     for path in [*folder.glob("*.part"), *folder.glob(".tmp*")]:
         path.unlink()
-    _drop_strays(folder / FOLDER)
-
-
-def _drop_strays(place: Path) -> None:
-    """Remove what is of ours and no manifest is about."""
-    kept = {name for path in place.glob("*.json") for name in _names(path)}
-    for path in [path for path in place.glob("*") if OURS.fullmatch(path.name) and path.name not in kept]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _names(path: Path) -> tuple[str, ...]:
-    try:
-        return (_data(path.stem, read_json(path)),)
-    except (OSError, ValueError, KeyError, TypeError):  # damaged: what it was about may still be looked at
-        return (path.stem, f"{path.stem}.safetensors")
+    _remove_strays(folder / FOLDER)
 
 
 def remove(folder: Path) -> None:
-    """Remove all checkpoints of a cell that is finished."""
+    """Remove all checkpoints of a finished cell."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
+
+
+def _remove_strays(place: Path) -> None:
+    """Remove data files and folders that belong to no manifest."""
+    kept = {name for path in place.glob("*.json") for name in _possible_data_names(path)}
+    for path in place.glob("*"):
+        if DATA_NAMES.fullmatch(path.name) and path.name not in kept:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def _possible_data_names(path: Path) -> tuple[str, ...]:
+    try:
+        return (_data_name(path.stem, read_json(path)),)
+    except (OSError, ValueError):  # a damaged manifest: keep its data for inspection
+        return (path.stem, f"{path.stem}.safetensors")
+
+
+# ------------------------------------------------------------------------------------------------------------- weights
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write a safetensors file, complete or not at all; return its sha256."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    part = path.with_name(path.name + ".part")
+    try:
+        part.touch()
+        mode = part.stat().st_mode  # the user's default; safetensors would make the file private
+        save_file(_plain(tensors), part)
+        part.chmod(mode)
+        digest = sha256(part)
+        sync_and_rename(part, path)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        code = int(number.group(1))
+        raise OSError(code, os.strerror(code), str(path)) from error
+    finally:
+        for stray in (part, *path.parent.glob(".tmp*")):
+            stray.unlink(missing_ok=True)
+    return digest
 
 
 def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
     """Return the sha256 of the file that :func:`save_tensors` would write."""
-    from safetensors.torch import save
+    from safetensors.torch import save as to_bytes
 
-    return hashlib.sha256(save({name: _plain(tensor) for name, tensor in tensors.items()})).hexdigest()
+    return hashlib.sha256(to_bytes(_plain(tensors))).hexdigest()
 
 
 def load_weights(folder: Path, digest: str | None) -> dict[str, Tensor]:
-    """Return the weights of a finished cell, which must have the hash that the cell was finished with."""
+    """Return the weights of a finished cell; raise ``ValueError`` if they were not kept or have another sha256."""
     from safetensors.torch import load
 
     path = folder / WEIGHTS
@@ -284,30 +265,5 @@ def load_weights(folder: Path, digest: str | None) -> dict[str, Tensor]:
     return load(content)
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous()
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write a safetensors file as a whole or not at all; return its sha256."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    part = path.with_name(path.name + ".part")
-    try:
-        part.touch()
-        mode = part.stat().st_mode  # of this user's files; the library makes one that nobody else can read
-        save_file({name: _plain(tensor) for name, tensor in tensors.items()}, part)
-        part.chmod(mode)
-        digest = sha256(part)
-        settle(part, path)
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        code = int(number.group(1))
-        raise OSError(code, os.strerror(code), str(path)) from error
-    finally:
-        for left in (part, *path.parent.glob(".tmp*")):
-            left.unlink(missing_ok=True)
-    return digest
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

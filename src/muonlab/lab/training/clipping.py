@@ -1,9 +1,9 @@
-"""Clips all gradients together, whole or in shards."""
+"""Gradient clipping by the norm of all gradients, whole or sharded."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def clip(parameters: Sequence[nn.Parameter], most: float) -> Tensor:
-    """Scale all gradients so that their norm together is at most ``most``; return the norm that they had.
+def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
+    """Scale all gradients so that their total norm is at most ``max_norm``; return the total norm before.
 
-    The shards of a gradient are squared and added in float64 on the ranks that hold them, and these sums are added over
-    the dimensions of the mesh that shard: a replica is not counted twice.
+    Squares of shards are summed in float64 on each rank, then over the mesh dimensions that shard, so that replicas are
+    not counted twice.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not any(is_sharded(gradient) for gradient in gradients):
-        return nn.utils.clip_grad_norm_(parameters, most)
+        return nn.utils.clip_grad_norm_(parameters, max_norm)
     from torch import distributed
 
-    shards: dict[tuple[ProcessGroup, ...], list[Tensor]] = defaultdict(list)  # by where the rest of them is
+    shards: dict[tuple[ProcessGroup, ...], list[Tensor]] = defaultdict(list)  # by the groups that hold the other shards
     for gradient in gradients:
         if is_sharded(gradient):
             shards[_groups(gradient)].append(cast("DTensor", gradient).to_local())
@@ -36,26 +36,22 @@ def clip(parameters: Sequence[nn.Parameter], most: float) -> Tensor:
             shards[()].append(gradient)
     total = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
     for groups, tensors in shards.items():
-        part = _squares(tensors, total.device)
+        squares = torch.zeros_like(total)
+        for tensor in tensors:
+            squares += tensor.double().square().sum()
         for group in groups:
-            distributed.all_reduce(part, group=group)
-        total += part
+            distributed.all_reduce(squares, group=group)
+        total += squares
     norm = total.sqrt()
-    factor = (most / (norm + 1e-6)).clamp(max=1.0)  # as torch's own
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # the formula of torch.nn.utils.clip_grad_norm_
     for tensors in shards.values():
         for tensor in tensors:
             tensor.mul_(factor.to(tensor.dtype))
     return norm
 
 
-def _squares(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    for tensor in tensors:
-        total += tensor.double().square().sum()
-    return total
-
-
 def _groups(gradient: Tensor) -> tuple[ProcessGroup, ...]:
-    """Return the groups over which a gradient's shards lie."""
-    placed = cast("DTensor", gradient)
-    return tuple(placed.device_mesh.get_group(i) for i, one in enumerate(placed.placements) if one.is_shard())
+    """Return the process groups of the mesh dimensions that shard a gradient."""
+    dtensor = cast("DTensor", gradient)
+    mesh = dtensor.device_mesh
+    return tuple(mesh.get_group(i) for i, placement in enumerate(dtensor.placements) if placement.is_shard())

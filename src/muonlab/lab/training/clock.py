@@ -1,4 +1,4 @@
-"""The clock of training alone, in wall and processor seconds: evaluation, rows, checkpoints and diagnostics stop it."""
+"""Wall and CPU seconds of training, without evaluation, rows, checkpoints and diagnostics."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from muonlab.orthogonalize.hardware import wait
 
 _STAT = Path("/proc/stat")
 IDLE = (3, 4)
-"""Columns of ``/proc/stat`` in which a core did nothing: idle, and waiting for a disk."""
+"""Columns of ``/proc/stat`` with idle time: idle and iowait."""
 COUNTED = 8
-"""Columns of ``/proc/stat`` up to the time that a hypervisor gave to others; later columns repeat earlier ones."""
+"""Columns of ``/proc/stat`` up to steal; the guest columns after it are included in earlier ones."""
 
 
 class _Now(NamedTuple):
@@ -27,18 +27,17 @@ class _Now(NamedTuple):
 
 
 class Clock:
-    """Adds up the time between :meth:`start` and :meth:`stop`, with the device's work done at both ends.
+    """Adds up the time between :meth:`start` and :meth:`stop`; both synchronize the device.
 
     Args:
-        device: whose work is waited for.
-        alone: whether no other process works on the same cell; else what other processes use is not known.
+        device: the device to synchronize.
+        alone: whether this process alone trains the cell; otherwise the load by other processes is unknown.
 
     Attributes:
-        seconds: of the wall clock.
-        cpu_seconds: of the processor, all threads of this process. With one thread they hardly depend on what else the
-            machine does.
-        other_seconds: of the processor that everything else on the machine used meanwhile, all cores together; None
-            where the system does not say.
+        seconds: wall-clock seconds.
+        cpu_seconds: CPU seconds of all threads of this process. With one thread they hardly depend on what else runs
+            on the machine.
+        other_seconds: CPU seconds that all other processes used in the same time, over all cores; None if unknown.
     """
 
     def __init__(self, device: torch.device, *, alone: bool = True) -> None:
@@ -46,16 +45,16 @@ class Clock:
         self.seconds = self.cpu_seconds = 0.0
         self.other_seconds: float | None = 0.0 if alone else None
         self._started: _Now | None = None
-        self._excluded = _Now(0.0, 0.0, None)  # since the clock was started
+        self._excluded = _Now(0.0, 0.0, None)  # since start()
 
     def start(self) -> None:
-        """Start, or do nothing if the clock is running."""
+        """Start the clock; does nothing if it is running."""
         if self._started is None:
             wait(self.device)
             self._started = _now()
 
     def stop(self) -> None:
-        """Stop, or do nothing if the clock is not running."""
+        """Stop the clock; does nothing if it is not running."""
         if self._started is not None:
             wait(self.device)
             before, now, excluded = self._started, _now(), self._excluded
@@ -65,12 +64,12 @@ class Clock:
             self.cpu_seconds += cpu - excluded.cpu
             if before.busy is None or now.busy is None or self.other_seconds is None:
                 self.other_seconds = None
-            elif wall > 0:  # others are taken to be as busy while time is excluded as they are otherwise
+            elif wall > 0:  # assumes the same load by others in the excluded time
                 self.other_seconds += (now.busy - before.busy - cpu) * max(0.0, 1 - excluded.wall / wall)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude what happens inside."""
+        """Stop the clock inside the block."""
         running = self._started is not None
         self.stop()
         yield
@@ -78,16 +77,16 @@ class Clock:
             self.start()
 
     def exclude(self, seconds: float, cpu_seconds: float) -> None:
-        """Leave out part of the time since the clock was started, measured by whoever used it."""
+        """Subtract time since :meth:`start` that the caller has measured."""
         self._excluded = _Now(self._excluded.wall + seconds, self._excluded.cpu + cpu_seconds, None)
 
     def reading(self) -> dict[str, float | None]:
-        """Return the three sums, for rows and checkpoints."""
+        """Return ``seconds``, ``cpu_seconds`` and ``other_seconds``, for rows and checkpoints."""
         others = None if self.other_seconds is None else max(0.0, self.other_seconds)
         return {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "other_seconds": others}
 
     def resume(self, reading: Mapping[str, float | None]) -> None:
-        """Continue from a reading of an earlier process."""
+        """Continue from the reading of an earlier process."""
         self.seconds, self.cpu_seconds = float(reading["seconds"] or 0), float(reading["cpu_seconds"] or 0)
         self.other_seconds = reading["other_seconds"]
 
@@ -97,7 +96,7 @@ def _now() -> _Now:
 
 
 def busy_seconds() -> float | None:
-    """Return the seconds that all cores together were in use since the machine started; None where unknown."""
+    """Return the busy seconds of all cores since the machine started; None if the system does not tell."""
     try:
         with _STAT.open("rb") as file:
             columns = [int(number) for number in file.readline().split()[1 : COUNTED + 1]]

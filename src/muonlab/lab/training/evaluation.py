@@ -1,4 +1,4 @@
-"""The criterion of a run, and the numbers on its held-out data."""
+"""The loss of a run, and its evaluation on held-out data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from muonlab.lab.data.batches import Tokens
 from muonlab.lab.distributed.ranks import ALONE, Ranks
 from muonlab.lab.spec import Spec
 
-AT_ONCE = 1_000
-"""Images in one pass of an evaluation, unless the spec allows fewer."""
+EVALUATION_BATCH = 1_000
+"""Images in one pass of an evaluation, unless the spec sets ``micro_batch``."""
 
 
 def logits_of(model: nn.Module, x: Tensor, spec: Spec) -> Tensor:
-    """Return float32 logits, a row for each label: (b, classes), or (b · block, vocabulary) of text."""
+    """Return float32 logits with one row per label: (b, classes), or (b · block, vocabulary) for text."""
     with torch.autocast(x.device.type, torch.bfloat16, enabled=spec.precision == "bfloat16"):
         logits: Tensor = model(x)
     return logits.float().flatten(0, -2)
@@ -33,21 +33,23 @@ def criterion(model: nn.Module, x: Tensor, y: Tensor, spec: Spec) -> Tensor:
 def held_out_numbers(
     model: nn.Module, examples: Examples, spec: Spec, stopping: Callable[[], bool], ranks: Ranks = ALONE
 ) -> dict[str, float] | None:
-    """Return the criterion, the plain cross-entropy and the accuracy on held-out data, or None if asked to stop.
+    """Return the training criterion, the plain cross-entropy and the accuracy on held-out data; None if stopped.
 
-    Each rank takes its share of the examples, all make the same number of passes, and all return the same.
+    Each rank evaluates its part of the examples, and all ranks return the same numbers. All ranks make the same number
+    of passes, because the parameters of a sharded model are gathered in each.
     """
     model.eval()
     smoothed = plain = correct = count = 0.0
-    most = spec.micro_batch or (min(spec.batch_size, AT_ONCE) if isinstance(examples, Tokens) else AT_ONCE)
-    share = torch.tensor_split(torch.arange(len(examples)), ranks.size)
-    for first in range(0, len(share[0]), most):  # the first share is the largest
+    default = min(spec.batch_size, EVALUATION_BATCH) if isinstance(examples, Tokens) else EVALUATION_BATCH
+    limit = spec.micro_batch or default
+    shares = torch.tensor_split(torch.arange(len(examples)), ranks.size)
+    for first in range(0, len(shares[0]), limit):  # the first share is the largest
         if any(ranks.any(stopping())):
             return None
-        index = share[ranks.rank][first : first + most]
-        x, y = examples.batch(index if len(index) else share[0][:1])
+        index = shares[ranks.rank][first : first + limit]
+        x, y = examples.batch(index if len(index) else shares[0][:1])
         logits, labels = logits_of(model, x, spec), y.flatten()
-        if not len(index):  # a pass for company: shards are gathered from all ranks
+        if not len(index):  # this pass was only for the all-gather
             continue
         plain += float(cross_entropy(logits, labels, reduction="sum"))
         smoothed += float(cross_entropy(logits, labels, reduction="sum", label_smoothing=spec.smoothing))

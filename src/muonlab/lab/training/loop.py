@@ -1,37 +1,40 @@
-"""The training loop: one cell from its spec to its rows, stopped and resumed without a trace."""
+"""The training loop: one cell from its spec to its rows; a run that was stopped resumes bit-for-bit."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from muonlab.diagnostics import Recorder
-from muonlab.lab.cell_context import Desk, Stopped
+from muonlab.lab.cell_context import CellContext, Stopped
 from muonlab.lab.data import Data, augment, load, order
-from muonlab.lab.distributed.parallel_model import Spread
+from muonlab.lab.distributed.parallel_model import DistributedModel
 from muonlab.lab.distributed.ranks import ALONE, Ranks
 from muonlab.lab.spec import Spec
 from muonlab.lab.training import checkpoint
-from muonlab.lab.training.clipping import clip
+from muonlab.lab.training.clipping import clip_gradients
 from muonlab.lab.training.clock import Clock
 from muonlab.lab.training.evaluation import criterion, held_out_numbers
-from muonlab.lab.training.recipe import learning_rate_factor, optimizer_of
-from muonlab.lab.training.setup import check, lengths, model_of, nuclear_norm, watched_parameter
-from muonlab.lab.training.snapshot import set_random, snapshot
+from muonlab.lab.training.recipe import build_optimizer, learning_rate_factor
+from muonlab.lab.training.setup import build_model, check, gradient_nuclear_norm, run_length, watched_parameter
+from muonlab.lab.training.snapshot import named_tensors, restore_random_state
+
+Part = tuple[Tensor, Tensor, float]
+"""Inputs, targets, and their share of the whole batch."""
 
 
-def train(spec: Spec, desk: Desk, ranks: Ranks = ALONE) -> dict[str, Any]:
-    """Train one cell, from its last checkpoint if there is one; return its final numbers.
+def train(spec: Spec, context: CellContext, ranks: Ranks = ALONE) -> dict[str, Any]:
+    """Train one cell, from its last checkpoint if there is one; return its summary.
 
-    Called on every rank, with a desk that writes on the leader alone.
+    Called on every rank, with a context that writes rows on rank 0 only. Raises :class:`Stopped` after saving if the
+    context asks to stop.
     """
     check(spec, ranks=ranks)
-    run = Training(spec, desk, ranks)
+    run = Training(spec, context, ranks)
     run.resume()
     while run.step < run.updates or run.evaluation_is_due:
         if not run.evaluation_is_due:
@@ -43,47 +46,52 @@ def train(spec: Spec, desk: Desk, ranks: Ranks = ALONE) -> dict[str, Any]:
 
 
 class Training:
-    """A model, its optimizer and data, and where the run is: ``step`` updates done, sums since the last evaluation.
+    """A model, its optimizer and data, and the state of the run.
 
-    Sums of losses are this rank's own, over its share of each batch; they are added when they are read.
+    Attributes:
+        step: updates done.
+        since: updates since the last evaluation.
+        losses: sum over these updates of the loss on this rank's part of each batch.
+        nuclear_norms: sum over these updates of the nuclear norm of the watched gradient.
     """
 
-    def __init__(self, spec: Spec, desk: Desk, ranks: Ranks = ALONE) -> None:
-        self.spec, self.desk, self.ranks = spec, desk, ranks
+    def __init__(self, spec: Spec, context: CellContext, ranks: Ranks = ALONE) -> None:
+        self.spec, self.context, self.ranks = spec, context, ranks
         self.device = torch.device(ranks.device(spec.device))
-        data = self._load()
-        if desk.data_hash not in (None, data.hash):
+        data = self._load_data()
+        if context.data_hash not in (None, data.hash):
             raise ValueError(
                 f"data must stay the same during a study, got {spec.dataset} changed: choose another --out"
             )
         self.train, self.test = data.train.to(self.device), data.test.to(self.device)
-        self.per_epoch, self.updates = lengths(spec, len(self.train))
+        self.per_epoch, self.updates = run_length(spec, len(self.train))
         self.evaluate_every = spec.evaluate_every or self.per_epoch
-        self.spread = Spread(model_of(spec, data), ranks, self.device)
-        self.model = self.spread.model
-        self.optimizer = optimizer_of(spec, self.model, ranks)
-        self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.distributed_model = DistributedModel(build_model(spec, data), ranks, self.device)
+        self.model = self.distributed_model.model
+        self.optimizer = build_optimizer(spec, self.model, ranks)
+        self.base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         self.watched = watched_parameter(spec, self.model)
         self.recorder: Recorder | None = None
         if spec.recorded:
-            self.recorder = Recorder(self.optimizer, spec.record_every, to=lambda row: desk.write(row, "certificates"))
+            self.recorder = Recorder(
+                self.optimizer, spec.record_every, to=lambda row: context.write(row, "certificates")
+            )
         self.clock = Clock(self.device, alone=ranks.size == 1)
-        self.step = 0
-        self.losses = torch.zeros((), dtype=torch.float32 if self.device.type == "mps" else torch.float64)
-        self.losses = self.losses.to(self.device)
+        self.step = self.since = 0
+        dtype = torch.float32 if self.device.type == "mps" else torch.float64
+        self.losses = torch.zeros((), dtype=dtype).to(self.device)
         self.nuclear_norms = 0.0
-        self.since = 0  # updates since the last evaluation
-        self._saved = self._shown = time.monotonic()
-        self._saving = 0.0  # seconds that the last checkpoint took
-        self._order: tuple[int, Tensor] | None = None
+        self._last_save = self._last_progress = time.monotonic()
+        self._save_seconds = 0.0  # duration of the last save
+        self._epoch_order: tuple[int, Tensor] | None = None
 
-    def _load(self) -> Data:
-        """Load the data, first on one rank of each machine, which decodes what the machine's cache lacks."""
+    def _load_data(self) -> Data:
+        """Load the data, first on one rank per machine: it decodes what the cache does not have yet."""
         first, spec = self.ranks.local_rank == 0, self.spec
         if not first:
             self.ranks.barrier()
-        data = load(spec.dataset, root=self.desk.data, train=spec.train, test=spec.test, block=spec.block)
+        data = load(spec.dataset, root=self.context.data, train=spec.train, test=spec.test, block=spec.block)
         if first:
             self.ranks.barrier()
         return data
@@ -91,25 +99,25 @@ class Training:
     # -------------------------------------------------------------------------------------------------- one update
 
     def update(self) -> None:
-        """Take one update: batch, gradients, clipping, learning rates, step."""
+        """Take one update: batch, gradients, clipping, learning rates, optimizer step."""
         self.clock.start()
         self.model.train()
         self.optimizer.zero_grad()
         loss = self.losses.new_zeros(())
-        parts = list(self.batch())
-        for number, (x, y, part) in enumerate(parts, 1):
-            with self.spread.passing(last=number == len(parts)):
-                mean = criterion(self.spread.forward, x, y, self.spec)
-                weight = y.numel() if self.spec.loss == "sum" and part else part
-                torch.autograd.backward(mean * (weight * self.spread.factor))
-            loss += mean.detach() * part
+        parts = self.batch()
+        for number, (x, y, share) in enumerate(parts, 1):
+            with self.distributed_model.gradient_sync(last=number == len(parts)):
+                mean = criterion(self.distributed_model.forward, x, y, self.spec)
+                weight = y.numel() if self.spec.loss == "sum" and share else share
+                torch.autograd.backward(mean * (weight * self.distributed_model.loss_factor))
+            loss += mean.detach() * share
         if self.watched is not None:
             with self.clock.paused():
-                self.nuclear_norms += nuclear_norm(self.watched)
+                self.nuclear_norms += gradient_nuclear_norm(self.watched)
         if self.spec.clip is not None:
-            clip(self.trained, self.spec.clip)
+            clip_gradients(self.trained, self.spec.clip)
         factor = learning_rate_factor(self.step, self.updates, self.spec.warmup)
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+        for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         recorded = (self.recorder.seconds, self.recorder.cpu_seconds) if self.recorder else (0.0, 0.0)
         self.optimizer.step()
@@ -118,84 +126,88 @@ class Training:
         self.losses += loss
         self.step += 1
         self.since += 1
-        self._show(loss, sum(part for *_, part in parts))
+        self._show_progress(loss, sum(share for *_, share in parts))
 
-    def batch(self) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Yield this rank's examples of the update, in parts that fit, with each part's share of the whole batch.
+    def batch(self) -> list[Part]:
+        """Return this rank's examples of the next update, in parts of at most ``micro_batch``.
 
-        What is drawn to augment a batch depends on all of it, so that all of it is augmented before it is divided.
+        The whole batch is augmented before it is divided, because the random numbers are drawn for all of it.
         """
+        spec = self.spec
         epoch, position = divmod(self.step, self.per_epoch)
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, order(self.spec.seed, epoch, len(self.train))
-        size = self.spec.batch_size
-        index = self._order[1][position * size : (position + 1) * size]
-        if self.spec.augmentation == "none":
-            x, y = self.train.batch(self._share(index))
+        if self._epoch_order is None or self._epoch_order[0] != epoch:
+            self._epoch_order = epoch, order(spec.seed, epoch, len(self.train))
+        index = self._epoch_order[1][position * spec.batch_size : (position + 1) * spec.batch_size]
+        if spec.augmentation == "none":
+            x, y = self.train.batch(self._of_this_rank(index))
         else:
             x, y = self.train.batch(index)
-            x = augment(x, self.spec.augmentation, seed=self.spec.seed, epoch=epoch, step=position)
-            x, y = self._share(x), self._share(y)
-        most = self.spec.micro_batch or size
-        for a, b in zip(torch.split(x, most), torch.split(y, most), strict=True):
-            yield a, b, len(a) / size
-        largest = math.ceil(size / self.ranks.size)
-        if self.spread.in_shards and math.ceil(len(x) / most) < math.ceil(largest / most):
-            yield x[:1], y[:1], 0.0  # a pass for company, of no weight: shards are gathered from all ranks
+            x = augment(x, spec.augmentation, seed=spec.seed, epoch=epoch, step=position)
+            x, y = self._of_this_rank(x), self._of_this_rank(y)
+        limit = spec.micro_batch or spec.batch_size
+        chunks = zip(torch.split(x, limit), torch.split(y, limit), strict=True)
+        parts = [(a, b, len(a) / spec.batch_size) for a, b in chunks]
+        most = math.ceil(math.ceil(spec.batch_size / self.ranks.size) / limit)  # parts of the rank with most examples
+        if self.distributed_model.is_sharded and len(parts) < most:
+            parts.append((x[:1], y[:1], 0.0))  # zero-weight pass so that every rank joins the all-gather
+        return parts
 
-    def _share(self, batch: Tensor) -> Tensor:
+    def _of_this_rank(self, batch: Tensor) -> Tensor:
         return torch.tensor_split(batch, self.ranks.size)[self.ranks.rank]
 
-    def _show(self, loss: Tensor, share: float) -> None:
+    def _show_progress(self, loss: Tensor, share: float) -> None:
         now = time.monotonic()
-        if now - self._shown > 0.5 or self.step == self.updates:  # reading the loss waits for the device
-            self._shown = now
+        if now - self._last_progress > 0.5 or self.step == self.updates:  # reading the loss synchronizes the device
+            self._last_progress = now
             self.clock.stop()
-            self.desk.progress(self.step, self.updates, loss=float(loss) / share, seconds=self.clock.seconds)
+            self.context.progress(self.step, self.updates, loss=float(loss) / share, seconds=self.clock.seconds)
 
     # -------------------------------------------------------------------------------------------------- evaluation
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Whether the updates since the last evaluation are to be evaluated before the next one."""
+        """Whether to evaluate before the next update."""
         return self.since > 0 and (self.step % self.evaluate_every == 0 or self.step == self.updates)
 
     def evaluate(self) -> None:
         """Write a row: mean training loss since the last one, loss and accuracy on held-out data, training seconds."""
         self.clock.stop()
-        row = {"event": "evaluation", **self._where(), "train_loss": self._finite(self._losses() / self.since)}
-        numbers = self._held_out_numbers()
-        if numbers is None:  # evaluated when the run goes on
+        row = {
+            "event": "evaluation",
+            **self._position(),
+            "train_loss": self.check_finite(self._loss_sum() / self.since),
+        }
+        numbers = self._evaluate_model()
+        if numbers is None:  # the resumed run evaluates again
             self.save()
             raise Stopped
-        self._finite(numbers["test_loss"])
+        self.check_finite(numbers["test_loss"])
         row |= numbers
         if self.watched is not None:
             row["gradient_nuclear_norm"] = self.nuclear_norms / self.since
-        self.desk.write(row)
+        self.context.write(row)
         self.losses.zero_()
         self.nuclear_norms, self.since = 0.0, 0
 
-    def _losses(self) -> float:
-        """Return the sum of the losses of whole batches since the last evaluation."""
-        return float(self.ranks.sum(self.losses))
-
-    def _held_out_numbers(self) -> dict[str, float] | None:
-        self.spread.settle()
-        numbers = held_out_numbers(self.model, self.test, self.spec, lambda: self.desk.stopping, self.ranks)
-        self.spread.settle()
+    def _evaluate_model(self) -> dict[str, float] | None:
+        """Return the numbers on held-out data, or None if asked to stop."""
+        self.distributed_model.synchronize()
+        numbers = held_out_numbers(self.model, self.test, self.spec, lambda: self.context.stopping, self.ranks)
+        self.distributed_model.synchronize()
         return numbers
 
-    def _where(self) -> dict[str, Any]:
-        last = learning_rate_factor(max(self.step - 1, 0), self.updates, self.spec.warmup)
-        return {
-            "step": self.step,
-            "epoch": self.step / self.per_epoch,
-            **self.clock.reading(),
-            "lr": self.rates[0] * last,
-        }
+    def _loss_sum(self) -> float:
+        """Return the sum over ranks of ``losses``."""
+        return float(self.ranks.sum(self.losses))
 
-    def _finite(self, loss: float) -> float:
+    def _position(self) -> dict[str, Any]:
+        """Return the columns of a row that say when it was written; ``lr`` is that of the last update."""
+        last = learning_rate_factor(max(self.step - 1, 0), self.updates, self.spec.warmup)
+        position = {"step": self.step, "epoch": self.step / self.per_epoch}
+        return {**position, **self.clock.reading(), "lr": self.base_rates[0] * last}
+
+    def check_finite(self, loss: float) -> float:
+        """Return a loss; raise ``ValueError`` if it is NaN or infinite."""
         if not math.isfinite(loss):
             raise ValueError(f"the loss must stay finite, got {loss} within {self.step} updates: lower lr, or aux_lr")
         return loss
@@ -203,42 +215,42 @@ class Training:
     # ---------------------------------------------------------------------------------------------- save and resume
 
     def resume(self) -> None:
-        """Go on from the newest sound checkpoint, or begin with a row on the untrained model."""
-        tensors = snapshot(self.model, self.optimizer)
-        values = checkpoint.load(self.desk.folder, tensors, self.ranks)
-        if values is None:
-            self.desk.begin({})
-            numbers = self._held_out_numbers()
+        """Resume from the newest undamaged checkpoint; without one, write a row on the untrained model."""
+        manifest = checkpoint.newest(self.context.folder, self.ranks)
+        if manifest is None:
+            self.context.begin({})
+            numbers = self._evaluate_model()
             if numbers is None:
                 raise Stopped
-            self.desk.write({"event": "start", **self._where(), **numbers})
+            self.context.write({"event": "start", **self._position(), **numbers})
             return
-        set_random(self.model, tensors)
+        values = manifest["values"]
+        if values["key"] != self.context.key:
+            raise ValueError(
+                f"a cell must resume from its own checkpoint, got {self.context.folder.name} with that of another "
+                f"cell: remove {checkpoint.FOLDER}/ of that cell to restart it"
+            )
+        tensors = named_tensors(self.model, self.optimizer)
+        checkpoint.fill(tensors, self.context.folder, manifest, self.ranks)
+        restore_random_state(self.model, tensors)
         self.step, self.since = values["step"], values["since"]
-        self.losses.fill_(values["losses"] if self.ranks.leader else 0.0)
+        self.losses.fill_(values["losses"] if self.ranks.rank == 0 else 0.0)
         self.nuclear_norms = values["nuclear_norms"]
         self.clock.resume(values["clock"])
         if self.recorder:
             self.recorder.load_state_dict(values["recorder"])
-        with checkpoint.together(self.ranks):
-            self._check_own(values)
-            self.desk.begin(values["rows"])
-
-    def _check_own(self, values: dict[str, Any]) -> None:
-        if values["key"] != self.desk.key:
-            raise ValueError(
-                f"a cell must resume from its own checkpoint, got {self.desk.folder.name} with that of another cell: "
-                f"remove {checkpoint.FOLDER}/ of that cell to begin it anew"
-            )
+        with self.ranks.fail_together():
+            self.context.begin(values["rows"])
 
     def save_if_due(self) -> None:
-        """Save when a rank is asked to stop, and then stop, and when the leader's clock says so.
+        """Save if any rank is asked to stop, then raise :class:`Stopped`; also save at intervals, by rank 0's clock.
 
-        That is from time to time, at a twentieth of the time or less.
+        The interval is at least 20 times the duration of the last save, so that saving takes at most 5 % of the time.
         """
-        every = self.desk.checkpoint_seconds
-        due = self.ranks.leader and time.monotonic() - self._saved >= every + 20 * self._saving * bool(every)
-        stopping, due = self.ranks.any(self.desk.stopping, due)
+        interval = self.context.checkpoint_seconds
+        wait = interval + 20 * self._save_seconds * bool(interval)
+        due = self.ranks.rank == 0 and time.monotonic() - self._last_save >= wait
+        stopping, due = self.ranks.any(self.context.stopping, due)
         if stopping or due:
             self.save()
         if stopping:
@@ -249,29 +261,30 @@ class Training:
         self.clock.stop()
         began = time.monotonic()
         values = {
-            "key": self.desk.key,
+            "key": self.context.key,
             "step": self.step,
             "since": self.since,
-            "losses": self._finite(self._losses()),
+            "losses": self.check_finite(self._loss_sum()),
             "nuclear_norms": self.nuclear_norms,
             "clock": self.clock.reading(),
             "recorder": self.recorder.state_dict() if self.recorder else None,
-            "rows": self.desk.save_rows(),
+            "rows": self.context.save_rows(),
         }
-        self.spread.settle()
-        checkpoint.save(self.desk.folder, self.step, snapshot(self.model, self.optimizer), values, self.ranks)
-        self._saved = time.monotonic()
-        self._saving = self._saved - began
+        self.distributed_model.synchronize()
+        tensors = named_tensors(self.model, self.optimizer)
+        checkpoint.save(self.context.folder, self.step, tensors, values, self.ranks)
+        self._last_save = time.monotonic()
+        self._save_seconds = self._last_save - began
 
     def finish(self) -> dict[str, Any]:
-        """Keep the weights, or their hash alone; return what a table says of the run."""
+        """Write the weights if they are to be kept; return the summary of the cell."""
         if self.recorder:
             self.recorder.close()
-        weights, digest = self.spread.weights(), None
-        with checkpoint.together(self.ranks):
-            if self.ranks.leader:
-                if self.desk.keep_weights:
-                    digest = checkpoint.save_tensors(self.desk.folder / checkpoint.WEIGHTS, weights)
+        weights, digest = self.distributed_model.gather_weights(), None
+        with self.ranks.fail_together():
+            if self.ranks.rank == 0:
+                if self.context.keep_weights:
+                    digest = checkpoint.save_tensors(self.context.folder / checkpoint.WEIGHTS, weights)
                 else:
                     digest = checkpoint.hash_tensors(weights)
         return {

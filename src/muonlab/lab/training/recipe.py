@@ -1,4 +1,4 @@
-"""The optimizer that a spec asks for: the main one on hidden matrices, Nesterov SGD on the rest."""
+"""The optimizer of a spec, the main one on hidden matrices and Nesterov SGD on the rest, and the learning rates."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from muonlab.lab.spec import Spec
 from muonlab.optim import SGDM, Muon, MuonWithAux, NewtonSchulz, split_params
 
 
-def optimizer_of(spec: Spec, model: nn.Module, ranks: Ranks = ALONE) -> Optimizer:
-    """Build the optimizer of a run; auxiliary updates are the same whatever the main optimizer is.
+def build_optimizer(spec: Spec, model: nn.Module, ranks: Ranks = ALONE) -> Optimizer:
+    """Return the optimizer of a run; the auxiliary updates do not depend on the main optimizer.
 
-    Replicas of a model (DDP) share the work of Muon over their group; of shards the parameters say it themselves.
+    With DDP, Muon divides its work over the process group; with sharded models it reads the group from the parameters.
     """
     head = "auto" if spec.main_on == "hidden" else None
     split = split_params(model, rules=getattr(model, "matrix_rules", {}), head=head)
@@ -47,12 +47,12 @@ def _orthogonalizer(spec: Spec) -> dict[str, Any]:
 
 
 def learning_rate_factor(update: int, updates: int, warmup: float) -> float:
-    """Return what the learning rates are multiplied with: a linear rise, then a cosine that ends in 0.
+    """Return the factor on all learning rates: linear warmup, then cosine decay to 0.
 
     Args:
-        update: its number, from 0.
-        updates: of the whole run.
-        warmup: part of the updates that the rise takes.
+        update: index of the update, from 0.
+        updates: updates of the whole run.
+        warmup: fraction of the updates that the warmup takes.
 
     Example:
         >>> [round(learning_rate_factor(t, 8, 0.25), 3) for t in range(8)]

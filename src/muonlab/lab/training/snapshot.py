@@ -1,44 +1,39 @@
-"""Everything that training changes, as named tensors: weights, buffers, momenta, random states."""
+"""Everything that training changes, as named tensors: weights, buffers, optimizer state, random states."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 
-def snapshot(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the tensors of a model and of its optimizer's state themselves, and copies of the random states.
+def named_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return the tensors of a model and of its optimizer's state (not copies), and copies of the random states.
 
-    The same names serve for saving and for loading: a checkpoint fills them in place, and :func:`set_random` sets
-    the generators, which have no tensor to fill.
+    The names serve for saving and loading: a checkpoint fills the tensors in place, and :func:`restore_random_state`
+    then sets the generators.
     """
-    tensors = dict(_tensors(model, optimizer))
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict(keep_vars=True).items()}
+    names = {p: name for name, p in model.named_parameters()}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            tensors |= {f"optimizer.{names[p]}.{key}": value for key, value in optimizer.state[p].items()}
     tensors["random.cpu"] = torch.get_rng_state()
-    for device in _cuda(model):
+    device = _cuda_device(model)
+    if device is not None:
         tensors["random.cuda"] = torch.cuda.get_rng_state(device)
     return tensors
 
 
-def set_random(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Set the random generators to the states in a snapshot of the model that a checkpoint has filled."""
+def restore_random_state(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Set the random generators to the states in the tensors of :func:`named_tensors`."""
     torch.set_rng_state(tensors["random.cpu"])
-    for device in _cuda(model):
+    device = _cuda_device(model)
+    if device is not None:
         torch.cuda.set_rng_state(tensors["random.cuda"], device)
 
 
-def _cuda(model: nn.Module) -> list[torch.device]:
-    """Return the device that a model is on if it has a random generator of its own to save."""
-    return [p.device for p in model.parameters() if p.device.type == "cuda"][:1]
-
-
-def _tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        yield f"model.{name}", tensor
-    names = {p: name for name, p in model.named_parameters()}
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            for key, value in optimizer.state[p].items():
-                yield f"optimizer.{names[p]}.{key}", value
+def _cuda_device(model: nn.Module) -> torch.device | None:
+    return next((p.device for p in model.parameters() if p.device.type == "cuda"), None)

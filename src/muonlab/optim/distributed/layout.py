@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +14,7 @@ from muonlab.optim.distributed.agreement import agreed_flags, max_over_ranks
 from muonlab.optim.distributed.exchange import AllToAll, OwnedBlock, to_owners
 from muonlab.optim.distributed.grid import RankGrid
 from muonlab.optim.distributed.pipeline import DistributedPipeline
-from muonlab.optim.distributed.plan import PlanHash, PlannedBlock, assign_owners
+from muonlab.optim.distributed.plan import PlannedBlock, assign_owners
 from muonlab.optim.layout import Observer, Piece, Pipeline
 from muonlab.optim.scaling import norm_dtype, norm_of_matrices, norm_of_rows, row_norms
 from muonlab.optim.views import MatrixBlock
@@ -33,26 +34,28 @@ class DistributedLayout:
     def __init__(self, grid: RankGrid, comm_dtype: torch.dtype | None = None) -> None:
         self.grid, self.comm_dtype = grid, comm_dtype
         self.shards, self.shard, self.replicas = grid.shards, grid.shard[grid.rank], grid.replicas
-        self._plan_hash = PlanHash(f"{comm_dtype}")
         self._owners: dict[tuple[Tensor, int], int] = {}
+        self._blocks_hash = self._plan_hash = b""
 
     # ------------------------------------------------------------------------------------------- before a step
 
     def plan(self, blocks: Sequence[PlannedBlock] | None, options: str) -> None:
-        """Give every block an owner.
+        """Give every block an owner, and hash what ranks must agree on: blocks, their owners and the options.
 
         Args:
             blocks: all blocks that a step may orthogonalize; None if nothing has changed since the step before.
             options: the options of the step, which must be equal on all ranks.
         """
-        owners = assign_owners([0.0 if b.block.stays_local else b.cost for b in blocks or ()], self.grid.size)
-        self._plan_hash.update(blocks, owners, options)
         if blocks is not None:
+            owners = assign_owners([0.0 if b.block.stays_local else b.cost for b in blocks], self.grid.size)
             self._owners = {(b.param, b.block_index): owner for b, owner in zip(blocks, owners, strict=True)}
+            lines = (f"{b.block} {b.param.dtype} {b.description} {o}" for b, o in zip(blocks, owners, strict=True))
+            self._blocks_hash = hashlib.sha256("\n".join((str(self.comm_dtype), *lines)).encode()).digest()
+        self._plan_hash = hashlib.sha256(self._blocks_hash + options.encode()).digest()
 
     def agree(self, flags: Sequence[bool], names: Sequence[str]) -> list[bool]:
         """Return, for each parameter, whether any rank has a gradient for it; raise if the ranks' plans differ."""
-        return agreed_flags(flags, names, self._plan_hash.value, self._plan_hash.count, self.grid)
+        return agreed_flags(flags, names, self._plan_hash, len(self._owners), self.grid)
 
     def owned_matrices(self, param: Tensor, block: MatrixBlock, block_index: int) -> range:
         """Return the indices of the matrices of a block that this rank orthogonalizes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -14,7 +13,7 @@ from torch import Tensor
 from muonlab.optim.layout import GroupedParam, Layout, LocalLayout, param_blocks
 from muonlab.optim.orthogonalizer import NewtonSchulz, Plain, from_plain
 from muonlab.optim.views import MatrixBlock
-from muonlab.orthogonalize.segments import plan, segment_flops
+from muonlab.orthogonalize.segments import plan_segments, segment_flops
 from muonlab.theory.cost import flops
 
 
@@ -42,7 +41,7 @@ def block_cost(orthogonalizer: Plain, matrices: tuple[int, ...], dtype: torch.dt
     value = from_plain(orthogonalizer)
     if isinstance(value, NewtonSchulz):
         dtype = value.dtype_for(torch.empty(0, dtype=dtype, device=device))
-        segments = plan(value.schedule, m, n, dtype, value.method, value.accuracy)
+        segments = plan_segments(value.schedule, m, n, dtype, value.method, value.accuracy)
         each = segment_flops(segments, m, n)
     else:
         each = float(flops(m, n, "svd_full"))
@@ -127,24 +126,3 @@ def _treatment(group: Mapping[str, Any]) -> tuple[Any, ...]:
 def _comparable(option: Any) -> Any:
     """Return an option as ranks compare it; a tensor on a device is not read."""
     return float(option) if isinstance(option, Tensor) and option.device.type == "cpu" else str(option)
-
-
-class PlanHash:
-    """The hash of a plan: blocks in order, descriptions, owners, and the options of a step.
-
-    Args:
-        settings: what else decides what ranks send each other.
-    """
-
-    def __init__(self, settings: str = "") -> None:
-        self.count = 0
-        self._settings = settings
-        self._blocks = self.value = b""
-
-    def update(self, blocks: Sequence[PlannedBlock] | None, owners: Sequence[int], options: str) -> None:
-        """Hash the plan of a step; ``None`` for the blocks of the step before."""
-        if blocks is not None:
-            self.count = len(blocks)
-            lines = (f"{b.block} {b.param.dtype} {b.description} {o}" for b, o in zip(blocks, owners, strict=True))
-            self._blocks = hashlib.sha256("\n".join((self._settings, *lines)).encode()).digest()
-        self.value = hashlib.sha256(self._blocks + options.encode()).digest()

@@ -1,4 +1,4 @@
-"""What a claim is judged by: the finished runs of a study, place by place."""
+"""The evidence for a claim: the finished runs of a study by label."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from muonlab.lab.runner.results import CellResult, Results
 from muonlab.lab.runner.timing import Timing, timing_of
-from muonlab.report.curves import Rows, spread, time_to, trace
+from muonlab.report.curves import Rows, mean_std, time_to, trace
 from muonlab.report.units import symbol
 
 UNTIMED = Timing(None, "No times were measured.")
 
 
 @dataclass(frozen=True)
-class Decided:
-    """The outcome of a rule: whether the claim held, our number in words, and what decided."""
+class RuleOutcome:
+    """The outcome of a rule: whether the claim held, our result as text, and details of the decision."""
 
     held: bool
     ours: str
@@ -25,13 +25,15 @@ class Decided:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The finished cells of a study by label, none where it was not run; a rule asks it for numbers.
+    """The finished cells of a study, with the numbers that rules need.
+
+    Its methods raise :class:`MissingEvidenceError` if a number is not among the results.
 
     Args:
         results: of the study; None if it was not run.
-        done: the finished cells.
-        timing: which clock times are read from.
-        timed: the finished cells whose times can be compared, with ``seconds`` of that clock.
+        done: the finished cells by label.
+        timing: the clock of the study.
+        timed: the finished cells whose times are comparable, by label; their ``seconds`` are from that clock.
     """
 
     results: Results | None
@@ -45,26 +47,26 @@ class Evidence:
         return symbol(self.timing.clock)
 
     def cells(self, label: str) -> Sequence[CellResult]:
-        """Return the runs at a place."""
+        """Return the runs of a label."""
         if label not in self.done:
-            raise MissingError(f"{label} was not run")
+            raise MissingEvidenceError(f"{label} was not run")
         return self.done[label]
 
     def timed_cells(self, label: str) -> Sequence[CellResult]:
-        """Return the runs at a place whose times can be compared."""
+        """Return the runs of a label whose times are comparable."""
         self.cells(label)
         if self.timing.clock is None:
-            raise MissingError(self.timing.words)
+            raise MissingEvidenceError(self.timing.explanation)
         if label not in self.timed:
-            raise MissingError(f"{label} has no run that was timed on {self.timing.hardware}")
+            raise MissingEvidenceError(f"{label} has no run that was timed on {self.timing.hardware}")
         return self.timed[label]
 
     def timed_runs(self, label: str) -> list[Rows]:
-        """Return the rows of each run at a place whose times can be compared."""
+        """Return the rows of each run of a label whose times are comparable."""
         return [cell.metrics for cell in self.timed_cells(label)]
 
     def runs(self, label: str) -> list[Rows]:
-        """Return the rows of each run at a place."""
+        """Return the rows of each run of a label."""
         return [cell.metrics for cell in self.cells(label)]
 
     def last(self, label: str, metric: str) -> float:
@@ -72,9 +74,9 @@ class Evidence:
         return _mean(label, metric, [trace([cell.last], metric, "epoch")[1].tolist() for cell in self.cells(label)])
 
     def to_reach(self, labels: Sequence[str], metric: str) -> tuple[float, dict[str, float]]:
-        """Return the lowest loss that every timed run of these places reaches, and each place's mean time to it."""
+        """Return the lowest loss that every timed run of these labels reaches, and the mean time to it by label."""
         if not labels:
-            raise MissingError("no run is finished")
+            raise MissingEvidenceError("no run is finished")
         lowest = [_values(label, metric, rows).min() for label in labels for rows in self.timed_runs(label)]
         target = float(max(lowest))
         return target, {
@@ -87,11 +89,11 @@ class Evidence:
         return _mean(label, "seconds", [[cell.seconds_per_update] for cell in self.timed_cells(label)])
 
     def timed_summaries(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """Return the final numbers of the timed cells of every place, with its label."""
+        """Return the label and summary of every timed cell."""
         return [(label, cell.summary) for label in self.done for cell in self.timed_cells(label)]
 
     def rows(self, event: str) -> list[tuple[CellResult, Mapping[str, Any]]]:
-        """Return the rows of one kind of every finished cell."""
+        """Return all rows of an event, with their cell, of the finished cells."""
         return [
             (cell, row)
             for cells in self.done.values()
@@ -101,7 +103,7 @@ class Evidence:
         ]
 
     def certificates(self) -> list[tuple[CellResult, Mapping[str, Any]]]:
-        """Return the recorder's rows, one for each matrix and recorded step."""
+        """Return the recorder's rows with their cell, one for each matrix and recorded step."""
         return [
             (cell, row)
             for cells in self.done.values()
@@ -111,27 +113,25 @@ class Evidence:
         ]
 
 
-class MissingError(ValueError):
-    """What a rule needs is not among the results."""
+class MissingEvidenceError(ValueError):
+    """The results lack what a rule needs."""
 
 
 def evidence_of(results: Results) -> Evidence:
-    """Return what of a study is finished, and what of it is timed."""
+    """Return the finished and the timed cells of a study as evidence."""
     timing = timing_of(results)
-    timed = {label: [cell for cell in cells if cell.status == "done"] for label, cells in timing.places().items()}
-    found = {label: cells for label, cells in timed.items() if cells}
-    return Evidence(results, results.places(status="done"), timing, found)
+    return Evidence(results, results.places(status="done"), timing, timing.places())
 
 
 def _values(label: str, metric: str, rows: Rows) -> Any:
     values = trace(rows, metric, "seconds")[1]
     if not len(values):
-        raise MissingError(f"{label} has no {metric.replace('_', ' ')}")
+        raise MissingEvidenceError(f"{label} has no {metric.replace('_', ' ')}")
     return values
 
 
 def _mean(label: str, metric: str, values: Sequence[Sequence[float | None]]) -> float:
     sound = [value for run in values for value in run if value is not None]
     if not sound or len(sound) < len(values):
-        raise MissingError(f"{label} has a run without {metric.replace('_', ' ')}")
-    return spread(sound).mean
+        raise MissingEvidenceError(f"{label} has a run without {metric.replace('_', ' ')}")
+    return mean_std(sound).mean

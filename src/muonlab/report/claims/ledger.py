@@ -1,4 +1,4 @@
-"""The ledger: every claim of the paper, with the study that tests it and the rule that decides it."""
+"""The ledger: all claims of the paper, each with the study that tests it and the rule that decides it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from types import MappingProxyType
 from muonlab.lab import paper
 from muonlab.lab.studies import find
 from muonlab.lab.study import ProfileName
-from muonlab.report.claims import rules
-from muonlab.report.claims import theory_rules as rules_of_theory
+from muonlab.report.claims import rules, theory_rules
 from muonlab.report.claims.rules import NS, SGD_M, SVD, Rule
 
 Q_23 = NS[1:]
@@ -35,26 +34,25 @@ IN_TURN = "losses at the last epoch: the last is lower than the first, and none 
 
 @dataclass(frozen=True)
 class Claim:
-    """An entry of the ledger.
+    """A claim of the paper.
 
     Args:
-        name: a word of letters, digits and hyphens.
-        study: that tests it.
-        says: which of the study's claims it belongs to.
-        source: where the paper says so.
-        rule: what decides, in words, tolerance included.
-        decide: the same in code.
-        paper: the paper's numbers, in words; empty where it prints none.
-        statement: where it is more special than the study's own sentence; empty takes that.
+        name: letters, digits and hyphens.
+        study: the study that tests it.
+        sentence: index of the study's claim that it belongs to.
+        source: where the paper makes it.
+        rule: the rule as text, with its tolerance.
+        decide: the rule as code.
+        paper: the paper's result as text; empty if it prints none.
+        statement: replaces the study's sentence if it is more specific.
         at_least: the smallest profile that tests it.
-        timed: whether it compares times. These are of one clock and one kind of hardware, which
-            :func:`muonlab.lab.runner.timing.timing_of` chooses.
-        exact: whether arithmetic decides it, without a run.
+        timed: whether it compares times. :func:`muonlab.lab.runner.timing.timing_of` chooses clock and hardware.
+        exact: whether exact arithmetic decides it, without a run.
     """
 
     name: str
     study: str
-    says: int
+    sentence: int
     source: str
     rule: str
     decide: Rule
@@ -65,14 +63,14 @@ class Claim:
     exact: bool = False
 
     @property
-    def words(self) -> str:
-        """The statement."""
-        return self.statement or find(self.study).claims[self.says]
+    def text(self) -> str:
+        """The claim as a sentence."""
+        return self.statement or find(self.study).claims[self.sentence]
 
 
 def _of_table(table: paper.TimedLosses) -> Iterable[Claim]:
-    """Return the claims that a table of losses over the wall clock makes."""
-    doubtful = (SVD,) if table.item == "Table 7" else ()  # an exact progression: see paper.DOUBTS
+    """Return the claim about the order of the optimizers in a table of losses over time."""
+    doubtful = (SVD,) if table.item == "Table 7" else ()  # an exact arithmetic progression: see paper.DOUBTS
     last = {label: row[-1] for label, row in table.losses.items()}
     yield Claim(
         f"{table.item.lower().replace(' ', '-')}-order",
@@ -88,7 +86,7 @@ def _of_table(table: paper.TimedLosses) -> Iterable[Claim]:
 
 
 def _of_tabled_study(table: paper.TimedLosses, figure: str) -> Iterable[Claim]:
-    """Return the two sentences that the studies of other datasets test."""
+    """Return the two claims that the studies of other datasets test."""
     name = table.study.partition("-")[0]
     ends = {label: table.losses[label][-1] for label in (*NS, SGD_M, SVD)}
     printed = ", ".join(f"{label} {value:g}" for label, value in ends.items() if label != SVD)
@@ -112,7 +110,7 @@ def _more_steps(study: str, source: str) -> Claim:
     )  # fmt: skip
 
 
-def _entries() -> Iterable[Claim]:
+def _claims() -> Iterable[Claim]:
     mlp, _, resnet, wrn, nano, large = paper.TABLES
     figure_1 = "Section 5, Figure 1"
     yield Claim("one-step-beats-sgdm", "q-ablation", 0, figure_1, LOWER, rules.below_at_every_epoch(NS[0], SGD_M))
@@ -172,7 +170,7 @@ def _entries() -> Iterable[Claim]:
     yield Claim(
         "adhoc-not-monotone", "adhoc", 0, "last appendix, Figure 11",
         "τ' < 0 somewhere on [0, 1], in exact arithmetic; no run is needed",
-        rules_of_theory.adhoc_is_not_monotone(), "τ'(1) = −0.5087, a misprint", exact=True,
+        theory_rules.adhoc_is_not_monotone(), "τ'(1) = −0.5087, a misprint", exact=True,
     )  # fmt: skip
     yield from _of_costs()
     yield from _of_proofs()
@@ -216,35 +214,35 @@ def _of_costs() -> Iterable[Claim]:
     yield Claim(
         "lemma-11-predicts", "wall-clock", 0, "Lemma 11",
         "measured over predicted ratio within 5 % of 1 at every shape; both throughputs are measured on other shapes",
-        rules_of_theory.lemma_predicts(), timed=True,
+        theory_rules.lemma_predicts(), timed=True,
     )  # fmt: skip
     yield Claim(
         "products-faster-than-svds", "wall-clock", 1, "Lemma 11, discussion",
         "the measured throughput of products is higher than that of SVDs; on a GPU the median ratio is 4 to 10",
-        rules_of_theory.products_are_faster(), "often 4 to 10 times, on GPUs", timed=True,
+        theory_rules.products_are_faster(), "often 4 to 10 times, on GPUs", timed=True,
     )  # fmt: skip
     yield Claim(
         "steps-cheaper-than-svd", "wall-clock", 2, "Lemma 11, discussion",
         "three steps take less time than an SVD at every shape, in the paper's form and in ours",
-        rules_of_theory.steps_beat_svd(), timed=True,
+        theory_rules.steps_beat_svd(), timed=True,
     )  # fmt: skip
 
 
 def _of_proofs() -> Iterable[Claim]:
     holds, check = (
         "each inequality holds on every problem and run, to a relative 1e-9 for rounding",
-        rules_of_theory.inequalities_hold,
+        theory_rules.inequalities_hold,
     )
     muon = ("paper", "paper_after", "sharp", "sharp_after", "corrected", "floor", "floor_corrected")
     sgdm = ("sgdm_paper", "sgdm_sharp", "sgdm_L_F")
-    for number, names, has, words in (
-        (1, muon, lambda method: method.startswith("muon_q"), "Muon with q Newton-Schulz steps"),
-        (3, sgdm, lambda method: method.startswith("sgdm"), "SGD-M"),
-        (4, muon, lambda method: method == "muon_svd", "Muon with the exact polar factor"),
+    for number, names, covers, method in (
+        (1, muon, lambda name: name.startswith("muon_q"), "Muon with q Newton-Schulz steps"),
+        (3, sgdm, lambda name: name.startswith("sgdm"), "SGD-M"),
+        (4, muon, lambda name: name == "muon_svd", "Muon with the exact polar factor"),
     ):
         yield Claim(
-            f"theorem-{number}", "theory-at-work", 0, f"Theorem {number}", holds, check(names, has, kind="expected"),
-            statement=f"The mean of ‖∇f‖_* of {words} stays below the bounds of Theorem {number} and sharper ones.",
+            f"theorem-{number}", "theory-at-work", 0, f"Theorem {number}", holds, check(names, covers, kind="expected"),
+            statement=f"The mean of ‖∇f‖_* of {method} stays below the bounds of Theorem {number} and sharper ones.",
         )  # fmt: skip
     yield Claim(
         "proofs-step-by-step", "theory-at-work", 1, "Lemmas 6 to 8, alignment theorem", holds,
@@ -261,44 +259,39 @@ def _of_digits() -> Iterable[Claim]:
     yield Claim(
         "residual-bound", "quickstart", 1, "Lemma 3, Theorem 2",
         f"1 − δ_q at least 1 − δ_0^((κ+1)^q) {recorded}, {rounded}",
-        rules_of_theory.residual_stays_below(), at_least="smoke",
+        theory_rules.residual_stays_below(), at_least="smoke",
         statement="The residual decays as δ_q ≤ δ_0^((κ+1)^q) on the momenta of a training run.",
     )  # fmt: skip
     yield Claim(
         "factor-bound", "quickstart", 1, "Theorem 2", f"χ_q ≤ (1 − δ_0^((κ+1)^q))^(−1/2) {recorded}, {rounded}",
-        rules_of_theory.factor_stays_below(), at_least="smoke",
+        theory_rules.factor_stays_below(), at_least="smoke",
         statement="The factor χ_q stays below the bound of Theorem 2 on the momenta of a training run.",
     )  # fmt: skip
     yield Claim(
         "alignment-floor", "quickstart", 1, "beyond the paper: alignment floor",
         f"alignment at least the floor that the rank guarantees, {recorded}, {rounded}",
-        rules_of_theory.alignment_stays_above_floor(), at_least="smoke",
+        theory_rules.alignment_stays_above_floor(), at_least="smoke",
         statement="The alignment of every update is at least the floor that its rank guarantees.",
     )  # fmt: skip
 
 
 @cache
-def ledger() -> Mapping[str, Claim]:
+def all_claims() -> Mapping[str, Claim]:
     """Return every claim by name, in the order of the paper.
 
     Example:
-        >>> ledger()["steps-match-svd"].rule
+        >>> all_claims()["steps-match-svd"].rule
         'mean training and test loss within 5 % at every epoch'
     """
-    found: dict[str, Claim] = {}
-    for claim in _entries():
-        if claim.name in found:
-            raise ValueError(f"a claim named {claim.name!r} is there already: choose another name")
-        found[claim.name] = claim
-    return MappingProxyType(found)
+    return MappingProxyType({claim.name: claim for claim in _claims()})
 
 
 def digest(study: str | None = None) -> str:
-    """Return the hash of the rules of a study's claims, as they are worded; of all claims without a study.
+    """Return the SHA-256 of the text of a study's claims and rules; of all claims if no study is given.
 
-    A run notes it with its commit, so that its page can tell rules that were changed after the run began.
+    A run records it, so that its page can tell whether rules have changed since the run began.
     """
-    names = ("name", "study", "says", "source", "words", "rule", "paper", "at_least", "timed", "exact")
-    claims = [claim for claim in ledger().values() if study in (None, claim.study)]
-    words = [[getattr(claim, name) for name in names] for claim in claims]
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+    names = ("name", "study", "sentence", "source", "text", "rule", "paper", "at_least", "timed", "exact")
+    claims = [claim for claim in all_claims().values() if study in (None, claim.study)]
+    texts = [[getattr(claim, name) for name in names] for claim in claims]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()

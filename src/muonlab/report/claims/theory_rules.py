@@ -1,4 +1,4 @@
-"""Rules that decide what the proofs say: residuals and factors, bounds on known problems, costs, polynomials."""
+"""Rules that decide claims about the theory: residuals and factors, bounds on known problems, costs, polynomials."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from muonlab.report.claims.evidence import Decided, Evidence, MissingError
+from muonlab.report.claims.evidence import Evidence, MissingEvidenceError, RuleOutcome
 from muonlab.report.claims.rules import TOLERANCE, Rule
 
 ROUNDING = 1e-6
-"""Relative, of the float32 singular values that certificates start from."""
+"""Relative rounding error of the float32 singular values that certificates start from."""
 
 
 def residual_stays_below() -> Rule:
@@ -21,7 +21,7 @@ def residual_stays_below() -> Rule:
         delta_0, delta = row.get("delta_0"), row.get("delta")
         if delta_0 is None or delta is None:
             return None
-        if delta > 1 + ROUNDING:  # beyond every bound, for δ_0 ≤ 1
+        if delta > 1 + ROUNDING:  # no bound allows it, because δ_0 ≤ 1
             return math.inf
         return _least_eigenvalue(delta_0, spec["kappa"], row["q"]) / max(1 - float(delta), math.ulp(0.0))
 
@@ -48,7 +48,7 @@ def alignment_stays_above_floor() -> Rule:
         alignment, floor = row.get("alignment"), row.get("alignment_floor")
         if row.get("status") == "violated":
             return math.inf
-        if alignment is None or floor is None or row.get("status") == "not_applicable":  # of a zero matrix, say
+        if alignment is None or floor is None or row.get("status") == "not_applicable":  # such as a zero matrix
             return None
         return float(floor) / alignment if alignment > 0 else math.inf
 
@@ -57,26 +57,28 @@ def alignment_stays_above_floor() -> Rule:
 
 def _least_eigenvalue(delta_0: float, kappa: int, q: int) -> float:
     """Return ``1 - δ_0^{(κ+1)^q}``, digits kept where it is small."""
-    power = math.exp(min(q * math.log(kappa + 1), 700.0))  # beyond, nothing is left of any residual
+    power = math.exp(min(q * math.log(kappa + 1), 700.0))  # a larger power makes every residual zero
     return -math.expm1(power * math.log(delta_0)) if delta_0 > 0 else 1.0
 
 
 def _every_recorded(margin: Callable[[Mapping[str, Any], Mapping[str, Any]], float | None], what: str) -> Rule:
-    """Return the rule that a ratio is at most 1, but for rounding, in each recorded row that has it."""
+    """Return the rule that a ratio is at most 1, up to rounding, in each recorded row that has it."""
 
-    def decide(given: Evidence) -> Decided:
+    def decide(evidence: Evidence) -> RuleOutcome:
         covered = {"optimizer": "muon", "polynomial": "taylor"}
-        found = [
+        margins = [
             margin(cell.spec, row)
-            for cell, row in given.certificates()
+            for cell, row in evidence.certificates()
             if all(cell.spec.get(name) == value for name, value in covered.items())
         ]
-        ratios = [ratio for ratio in found if ratio is not None]
+        ratios = [ratio for ratio in margins if ratio is not None]
         if not ratios:
-            raise MissingError("no step was recorded")
+            raise MissingEvidenceError("no step was recorded")
         broken = sum(not ratio <= 1 + ROUNDING for ratio in ratios)
         ours = f"{len(ratios) - broken:,} of {len(ratios):,} recorded matrices"
-        return Decided(not broken, ours, f"{what}: at most {max(ratios):.6g}, median {statistics.median(ratios):.3g}")
+        return RuleOutcome(
+            not broken, ours, f"{what}: at most {max(ratios):.6g}, median {statistics.median(ratios):.3g}"
+        )
 
     return decide
 
@@ -84,14 +86,14 @@ def _every_recorded(margin: Callable[[Mapping[str, Any], Mapping[str, Any]], flo
 def inequalities_hold(names: Sequence[str], methods: Callable[[str], bool], *, kind: str) -> Rule:
     """Each of these inequalities holds on every run and problem."""
 
-    def decide(given: Evidence) -> Decided:
+    def decide(evidence: Evidence) -> RuleOutcome:
         rows = [
             (cell, row)
-            for cell, row in given.rows("inequality")
+            for cell, row in evidence.rows("inequality")
             if (not names or row["name"] in names) and methods(str(cell.spec["method"])) and row["kind"] == kind
         ]
         if not rows:
-            raise MissingError("no such inequality was checked")
+            raise MissingEvidenceError("no such inequality was checked")
         broken = [f"{row['name']} on {cell.label}" for cell, row in rows if not row["held"]]
         slack = min((row["slack"] for _, row in rows if row["slack"] is not None), default=math.nan)
         why = (
@@ -99,7 +101,7 @@ def inequalities_hold(names: Sequence[str], methods: Callable[[str], bool], *, k
             if broken
             else f"least relative slack {slack:.2g}, rounding allowed for"
         )
-        return Decided(not broken, f"{len(rows) - len(broken):,} of {len(rows):,} inequalities", why)
+        return RuleOutcome(not broken, f"{len(rows) - len(broken):,} of {len(rows):,} inequalities", why)
 
     return decide
 
@@ -107,13 +109,13 @@ def inequalities_hold(names: Sequence[str], methods: Callable[[str], bool], *, k
 def lemma_predicts() -> Rule:
     """At every shape the measured ratio of times is within 5 % of the predicted one."""
 
-    def decide(given: Evidence) -> Decided:
-        ratios = sorted((float(summary["measured_over_predicted"]), label) for label, summary in _costs(given))
+    def decide(evidence: Evidence) -> RuleOutcome:
+        ratios = sorted((float(summary["measured_over_predicted"]), label) for label, summary in _costs(evidence))
         (least, narrow), (most, wide) = ratios[0], ratios[-1]
         ours = f"measured over predicted: {least:.2f} ({narrow}) to {most:.2f} ({wide})"
         outside = {label for ratio, label in ratios if not abs(ratio - 1) <= TOLERANCE}
         shapes = {label for _, label in ratios}
-        return Decided(not outside, ours, f"{len(shapes - outside)} of {len(shapes)} shapes within 5 %")
+        return RuleOutcome(not outside, ours, f"{len(shapes - outside)} of {len(shapes)} shapes within 5 %")
 
     return decide
 
@@ -121,15 +123,15 @@ def lemma_predicts() -> Rule:
 def products_are_faster() -> Rule:
     """Products run at a higher measured throughput than SVDs; on a GPU the median ratio is between 4 and 10."""
 
-    def decide(given: Evidence) -> Decided:
-        found = [s["gemm_flops_per_second"] / s["svd_flops_per_second"] for _, s in _costs(given)]
-        median = statistics.median(found)
+    def decide(evidence: Evidence) -> RuleOutcome:
+        ratios = [cost["gemm_flops_per_second"] / cost["svd_flops_per_second"] for _, cost in _costs(evidence)]
+        median = statistics.median(ratios)
         on_gpu = any(
-            str(cell.spec.get("device", "")).startswith("cuda") for cells in given.done.values() for cell in cells
+            str(cell.spec.get("device", "")).startswith("cuda") for cells in evidence.done.values() for cell in cells
         )
-        held = min(found) > 1 and (4 <= median <= 10 or not on_gpu)
+        held = min(ratios) > 1 and (4 <= median <= 10 or not on_gpu)
         where = "on a GPU" if on_gpu else "on a CPU, where the range of 4 to 10 is not claimed"
-        return Decided(held, f"median ratio {median:.3g}, at least {min(found):.3g}", where)
+        return RuleOutcome(held, f"median ratio {median:.3g}, at least {min(ratios):.3g}", where)
 
     return decide
 
@@ -137,32 +139,31 @@ def products_are_faster() -> Rule:
 def steps_beat_svd() -> Rule:
     """At every shape the steps, in the paper's form and in ours, take less time than the SVD."""
 
-    def decide(given: Evidence) -> Decided:
-        found = [(min(s["measured_ratio"], s["ratio_to_ours"]), label) for label, s in _costs(given)]
-        worst, where = min(found)
-        slower = dict.fromkeys(label for ratio, label in found if not ratio > 1)
-        why = f"not at {', '.join(slower)}" if slower else f"at all {len({label for _, label in found})} shapes"
-        return Decided(not slower, f"SVD over steps at least {worst:.2f} ({where})", why)
+    def decide(evidence: Evidence) -> RuleOutcome:
+        ratios = [(min(cost["measured_ratio"], cost["ratio_to_ours"]), label) for label, cost in _costs(evidence)]
+        worst, where = min(ratios)
+        slower = dict.fromkeys(label for ratio, label in ratios if not ratio > 1)
+        why = f"not at {', '.join(slower)}" if slower else f"at all {len({label for _, label in ratios})} shapes"
+        return RuleOutcome(not slower, f"SVD over steps at least {worst:.2f} ({where})", why)
 
     return decide
 
 
-def _costs(given: Evidence) -> list[tuple[str, Mapping[str, Any]]]:
-    found = [(label, summary) for label, summary in given.timed_summaries() if "measured_ratio" in summary]
-    if not found:
-        raise MissingError("no shape was timed")
-    return found
+def _costs(evidence: Evidence) -> list[tuple[str, Mapping[str, Any]]]:
+    costs = [(label, summary) for label, summary in evidence.timed_summaries() if "measured_ratio" in summary]
+    if not costs:
+        raise MissingEvidenceError("no shape was timed")
+    return costs
 
 
 def adhoc_is_not_monotone() -> Rule:
-    """``τ = λ p(λ)²`` of the ad-hoc polynomial falls somewhere on [0, 1], decided in exact arithmetic."""
+    """``τ = λ p(λ)²`` of the ad-hoc polynomial decreases somewhere on [0, 1]; decided in exact arithmetic."""
 
-    def decide(_: Evidence) -> Decided:
+    def decide(_: Evidence) -> RuleOutcome:
         from muonlab.polynomials import analyse, preset
 
-        found = analyse(preset("jordan").polynomial)
-        return Decided(
-            not found.tau_increasing, f"τ'(1) = {found.dtau_at_one:.6f}", "by the sign of τ' in exact fractions"
-        )
+        analysis = analyse(preset("jordan").polynomial)
+        ours = f"τ'(1) = {analysis.dtau_at_one:.6f}"
+        return RuleOutcome(not analysis.tau_increasing, ours, "by the sign of τ' in exact fractions")
 
     return decide

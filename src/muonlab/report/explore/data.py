@@ -1,7 +1,7 @@
-"""What the explorer of the theory is built on: coefficients, spectra and guarantees as the library computes them.
+"""The data of the explorer: coefficients, spectra and guarantees, computed by the library.
 
-The page evaluates polynomials itself, in the library's own order of operations. What a browser cannot decide, ranges on
-intervals and the floor of every rank, is computed here and put into the page.
+The page evaluates polynomials itself, in the library's order of operations. Ranges on intervals and the floor of each
+rank are computed here and embedded in the page.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 KAPPAS = (1, 2, 3, 4, 5)
 MOST_STEPS = 10
 LAMBDAS = tuple(float(f"{digit}e-{power}") for power in range(1, 10) for digit in (5, 4, 3, 2, 1))
-"""Values of 1 - δ_0 that the page offers: δ_0 from 0.5 to 1 - 1e-9."""
+"""Values of 1 - δ_0 on the page: δ_0 from 0.5 to 1 - 1e-9."""
 
 SHAPES = ((64, 576), (256, 2304), (768, 768), (768, 3072))
 NORMS = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Values of ‖M‖_F; they count under the paper's own prescale alone."""
+"""Values of ‖M‖_F; they matter only with the paper's prescale."""
 
 RATIOS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 70.0, 100.0, 200.0, 500.0)
 """Values of Φ_gemm/Φ_svd."""
 
 RANKS = (16, 64, 256, 768, 2048, 4096)
-"""Ranks whose floor is computed: a value takes some 20 ms, and the page is to be built while one waits."""
+"""Ranks whose floor is computed; each value takes about 20 ms."""
 
 SHARP_STEPS = 3
-"""Steps up to which the floor is computed for the Schatten prescales too. Beyond, that of the Frobenius norm stands in:
-it holds for them all the same, as ``Σ s_i² ≥ Σ s_i^p = 1``."""
+"""Largest q for which the floor is also computed for the Schatten prescales. For larger q the floor of the Frobenius
+norm is shown, which is also valid for them because ``Σ s_i² ≥ Σ s_i^p = 1``."""
 
 LARGEST_SIDE = 16384
 PRESCALES: dict[Prescale, str] = {
@@ -64,7 +64,7 @@ _AT_LEAST_ONE = 1 + 2.0**-50
 
 @lru_cache(maxsize=1)
 def polynomial_names() -> tuple[str, ...]:
-    """Return the names of all polynomials of the page: every κ, and the presets that are none of these."""
+    """Return the names of all polynomials of the page: the Taylor polynomials, and the presets that are not Taylor."""
     known = {(taylor(kappa),) for kappa in KAPPAS}
     return *(f"taylor{kappa}" for kappa in KAPPAS), *(
         name for name, entry in PRESETS.items() if entry.table not in known
@@ -72,14 +72,14 @@ def polynomial_names() -> tuple[str, ...]:
 
 
 def schedule_of(name: str, q: int) -> Schedule:
-    """Return q steps of a polynomial of the page."""
+    """Return the schedule of q steps of a polynomial of the page."""
     if name in PRESETS:
         return PRESETS[name].schedule(q)
     return Schedule.repeat(taylor(int(name.removeprefix("taylor"))), q)
 
 
 def spectrum_of(kind: str, shape: tuple[int, int], norm: float = 1.0) -> Spectrum:
-    """Return a spectrum of the page with the given Frobenius norm, 1 counting as at least 1."""
+    """Return a spectrum of the page with the given Frobenius norm; a norm of 1 is rounded up, never down."""
     from muonlab.diagnostics.singular_values import Spectrum
 
     values = _values(kind, shape)
@@ -101,7 +101,7 @@ def _values(kind: str, shape: tuple[int, int]) -> Array:
 
 
 def page_data() -> dict[str, Any]:
-    """Return all numbers of the page, ready for JSON."""
+    """Return all data of the page, for JSON."""
     from muonlab.orthogonalize.prescale import SCHATTEN
 
     return {
@@ -134,17 +134,17 @@ def _polynomial(name: str) -> dict[str, Any]:
 
 
 def _reason(table: tuple[Polynomial, ...]) -> str | None:
-    """Return why Theorem 2 does not cover the polynomials, None where it does."""
-    return next((found.reason for found in map(analyse, table) if not found.covered), None)
+    """Return why Theorem 2 does not cover the polynomials; None if it does."""
+    return next((analysis.reason for analysis in map(analyse, table) if not analysis.covered), None)
 
 
 def _errors(schedule: Schedule) -> list[tuple[float | None, ...]]:
-    """Return for each δ_0 what any schedule guarantees on [√(1 - δ_0), 1]: δ, 1 - δ and ε; None for infinity."""
-    found: list[tuple[float | None, ...]] = []
+    """Return δ, 1 - δ and ε of a schedule on [√(1 - δ_0), 1] for each δ_0; None for infinity."""
+    errors: list[tuple[float | None, ...]] = []
     for ell in map(math.sqrt, LAMBDAS):
         delta = residual_on(schedule, ell)
-        found.append((_float(delta), _float(1 - delta), finite(schedule_error(schedule, ell).epsilon)))
-    return found
+        errors.append((_float(delta), _float(1 - delta), finite(schedule_error(schedule, ell).epsilon)))
+    return errors
 
 
 def residual_on(schedule: Schedule, ell: float) -> Fraction:
@@ -162,13 +162,13 @@ def _float(x: Fraction) -> float | None:
 
 
 def _spectrum(kind: str, shape: tuple[int, int]) -> dict[str, Any]:
-    of = spectrum_of(kind, shape)
-    alphas = {prescale: of.scale(prescale) for prescale in PRESCALES if prescale != "paper"}
-    return {"rank": of.rank, "values": of.values.tolist(), "alphas": alphas}
+    spectrum = spectrum_of(kind, shape)
+    alphas = {prescale: spectrum.scale(prescale) for prescale in PRESCALES if prescale != "paper"}
+    return {"rank": spectrum.rank, "values": spectrum.values.tolist(), "alphas": alphas}
 
 
 def _floors(power: int) -> dict[str, list[list[float] | None]]:
-    """Return the floor at each rank by polynomial and number of steps; None where it is not computed."""
+    """Return the floor at each rank by polynomial and number of steps; None if it is not computed."""
     return {
         name: [
             [alignment_floor(schedule_of(name, q), r, schatten=power) for r in RANKS]

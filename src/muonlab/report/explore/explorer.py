@@ -1,4 +1,4 @@
-"""The explorer of the theory: one HTML file with controls, for browsers without a network."""
+"""Write the explorer of the theory: one interactive HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -25,27 +25,30 @@ SCRIPTS = ("report.js", "explore-numbers.js", "explore-plot.js", "explore-figure
 TITLES = {"jordan": "Jordan's quintic (ad hoc)", "polar_express": "Polar Express"}
 
 
-class Try(NamedTuple):
-    """A view worth a look: what to say of it, and the fragment that opens it."""
+class Example(NamedTuple):
+    """An example view: its title, its description, and the URL fragment that opens it."""
 
     title: str
-    words: str
+    description: str
     fragment: str
 
 
 def explore(path: str | os.PathLike[str], *, show: bool = False) -> dict[str, Any]:
-    """Write the explorer as one HTML file, whole or not at all.
+    """Write the explorer to one HTML file.
 
     Args:
-        path: the file.
-        show: whether to open it in a browser.
+        path: the file to write; an existing file is replaced.
+        show: open it in a browser.
 
     Returns:
-        Where it is, and how large.
+        The path and the size in bytes.
+
+    Raises:
+        ValueError: if the path is a directory or its directory does not exist.
     """
     target = Path(path)
     if target.is_dir() or not target.parent.is_dir():
-        raise ValueError(f"--out must be a file in a directory that is there, got {target}: name another")
+        raise ValueError(f"--out must be a file in an existing directory, got {target}: choose another")
     text = explorer_html().encode()
     disk.write(target, text)
     if show:
@@ -54,14 +57,14 @@ def explore(path: str | os.PathLike[str], *, show: bool = False) -> dict[str, An
 
 
 def explorer_html() -> str:
-    """Return the explorer as the text of one HTML file; computing its floors takes some seconds."""
+    """Return the explorer as HTML; computing its floors takes some seconds."""
     return document(
         "explore.html",
         styles=STYLES,
         scripts=SCRIPTS,
-        data=embedded(data.page_data()),
-        maths=maths,
-        tries=tries(),
+        data=script_json(data.page_data()),
+        math_markup=math_markup,
+        examples=examples(),
         polynomials=_polynomials(),
         spectra=tuple(data.SPECTRA.items()),
         shapes=tuple((f"{m}x{n}", f"{m} × {n}") for m, n in data.SHAPES),
@@ -74,26 +77,26 @@ def explorer_html() -> str:
         ranks=len(data.RANKS),
         ratios=len(data.RATIOS),
         largest_side=data.LARGEST_SIDE,
-        rank_words=", ".join(map(str, data.RANKS)),
+        rank_list=", ".join(map(str, data.RANKS)),
     )
 
 
-def embedded(values: dict[str, Any]) -> Markup:
-    r"""Return JSON that can stand inside a script element: no ``<`` of it can close one.
+def script_json(values: dict[str, Any]) -> Markup:
+    r"""Return JSON for a script element; ``<`` is escaped, so that it cannot close the element.
 
     Example:
-        >>> embedded({"a": "</script>"})
+        >>> script_json({"a": "</script>"})
         Markup('{"a":"\\u003c/script>"}')
     """
     text = json.dumps(values, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return Markup(text.replace("<", "\\u003c"))
 
 
-def maths(text: str) -> Markup:
-    """Return words with their indices and exponents set as such.
+def math_markup(text: str) -> Markup:
+    """Return text with its indices and exponents as subscripts and superscripts.
 
     Example:
-        >>> maths("χ_q < u^(κ+1)")
+        >>> math_markup("χ_q < u^(κ+1)")
         Markup('χ<sub>q</sub> &lt; u<sup>κ+1</sup>')
     """
     lowered = re.sub(r"_(gemm|svd|op|[\w*])", r"<sub>\1</sub>", str(escape(text)))
@@ -105,44 +108,45 @@ def _polynomials() -> tuple[tuple[str, str], ...]:
     return ("taylor", "Taylor, degree κ (paper)"), *((name, TITLES.get(name, name)) for name in others)
 
 
-def tries() -> tuple[Try, ...]:
-    """Return the views to begin with, their numbers computed by the library."""
+def examples() -> tuple[Example, ...]:
+    """Return the example views of the page, with numbers computed by the library."""
     square: dict[str, Any] = {"spectrum": "gaussian", "shape": "768x768"}
-    start, bound = _of_the_square("taylor2", 3)
-    better, _ = _of_the_square("taylor2", 3, "schatten8")
-    jordan, _ = _of_the_square("jordan", 5)
-    still, _ = _of_the_square("taylor2", 3, "paper", 1e-3)
+    start, bound = _on_gaussian("taylor2", 3)
+    better, _ = _on_gaussian("taylor2", 3, "schatten8")
+    jordan, _ = _on_gaussian("jordan", 5)
+    still, _ = _on_gaussian("taylor2", 3, "paper", 1e-3)
     return (
-        Try(
+        Example(
             "A Gaussian 768 × 768 matrix, three quintic steps.",
-            f"χ is {start.chi:,.0f}, or {bound:,.0f} by the paper's bound; what counts, 1/a, "
+            f"χ is {start.chi:,.0f}, and {bound:,.0f} by the paper's bound; the factor 1/a of the alignment theorem "
             f"is {1 / start.alignment:.3g}.",
             urlencode({"kappa": 2, "q": 3, **square}),
         ),
-        Try(
+        Example(
             "The same, divided by its Schatten-8 norm.",
-            f"A better prescale alone brings 1/a to {1 / better.alignment:.3g}.",
+            f"The better prescale reduces 1/a to {1 / better.alignment:.3g}.",
             urlencode({"kappa": 2, "q": 3, "prescale": "schatten8", **square}),
         ),
-        Try(
+        Example(
             "Five steps of Jordan's quintic.",
-            f"Theorem 2 says nothing of it; the alignment theorem charges {1 / jordan.alignment:.3g}.",
+            f"Theorem 2 does not cover it; by the alignment theorem its factor is {1 / jordan.alignment:.3g}.",
             urlencode({"polynomial": "jordan", "q": 5, **square}),
         ),
-        Try(
+        Example(
             "Algorithm 1 as printed, near a stationary point.",
             f"At ‖M‖ = 0.001 dividing by max{{1, ‖M‖}} does nothing: 1/a is {1 / still.alignment:.3g}, "
-            f"as if no step were made.",
+            f"as without any step.",
             urlencode({"kappa": 2, "q": 3, "prescale": "paper", "norm": 0.001, **square}),
         ),
     )
 
 
-def _of_the_square(name: str, q: int, prescale: Prescale = "frobenius", norm: float = 1.0) -> tuple[Response, float]:
-    """Return what steps make of a Gaussian 768×768 matrix, and χ_q by the paper's bound for κ = 2."""
+def _on_gaussian(name: str, q: int, prescale: Prescale = "frobenius", norm: float = 1.0) -> tuple[Response, float]:
+    """Return the response of a Gaussian 768×768 matrix to q steps, and χ_q by the paper's bound for κ = 2."""
     from muonlab.diagnostics.singular_values import respond
     from muonlab.theory import chi
 
-    of = data.spectrum_of("gaussian", (768, 768), norm)
-    found = respond(of, data.schedule_of(name, q), prescale)
-    return found, chi(kappa=2, q=q, bound=True, sigma_min=float(of.values[-1]) / found.alpha)
+    spectrum = data.spectrum_of("gaussian", (768, 768), norm)
+    response = respond(spectrum, data.schedule_of(name, q), prescale)
+    sigma_min = float(spectrum.values[-1]) / response.alpha
+    return response, chi(kappa=2, q=q, bound=True, sigma_min=sigma_min)

@@ -1,4 +1,4 @@
-"""Figures, one file for each kind."""
+"""Figures of a page, one module for each kind."""
 
 from muonlab.report.figures.bounds import bounds_figure as bounds_figure
 from muonlab.report.figures.cost import cost_figure as cost_figure

@@ -1,4 +1,4 @@
-"""The theory at work: what was measured on problems of known constants, beside the bounds that hold for it."""
+"""Measured gradient norms on problems with known constants, next to their bounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -14,21 +13,21 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from muonlab.report.figures import drawing
-from muonlab.report.figures.drawing import Traced
+from muonlab.report.figures.drawing import DrawnPanel
 from muonlab.report.figures.plain_svg import INK
-from muonlab.report.figures.style import LINES, OTHERS, looks
-from muonlab.report.values import Figure, Panel
+from muonlab.report.figures.style import LINES, OTHERS, curve_styles
+from muonlab.report.values import Figure, Panel, ResultRow
 
-Row = Mapping[str, Any]
 MOST_LINES = 120
+TITLE = "Measured gradient norms and their bounds"
 X_NAME = "average nuclear norm of ∇f"
 LONG = drawing.HUGE**2
-"""Ends of a strip's vertical scale: far beyond what is drawn."""
+"""Largest value of a strip's vertical scale, far beyond every value that is drawn."""
 
 
 @dataclass
 class _Line:
-    """A method on a problem: a line of the plot."""
+    """A line of the plot: one method on one problem."""
 
     problem: str
     method: str
@@ -37,59 +36,58 @@ class _Line:
     place: float = 0.0
 
 
-def bounds_figure(
-    rows: Sequence[Row], *, name: str = "bounds", title: str = "Measured gradient norms and their bounds"
-) -> Figure | None:
+def bounds_figure(rows: Sequence[ResultRow]) -> Figure | None:
     """Return a dot for each measured average and a mark for each of its bounds, on a log axis, grouped by problem.
 
     Args:
-        rows: with ``problem``, ``method``, ``measured``, ``bound`` (a number) and ``name`` of the bound; those of the
-            same problem and method share a line, and what was measured with other seeds is averaged.
-        name: of the figure.
-        title: of the figure.
+        rows: with ``problem``, ``method``, ``measured``, ``bound`` (a number) and ``name`` of the bound; rows of the
+            same problem and method share a line, and values measured with several seeds are averaged.
+
+    Returns:
+        The figure, or None if no row has a positive measured value.
     """
-    found = _lines(rows)
-    every = [line for line in found if math.isfinite(line.measured)]
+    all_lines = _lines(rows)
+    every = [line for line in all_lines if math.isfinite(line.measured)]
     lines = every[:MOST_LINES]
     if not lines:
         return None
     problems = list(dict.fromkeys(line.problem for line in lines))
     heads = _placed(lines, problems)
-    how = looks(dict.fromkeys(line.method for line in lines))
+    styles = curve_styles(dict.fromkeys(line.method for line in lines))
     marks = _marks([bound for line in lines for bound, _ in line.bounds])
-    with drawing.sheet(0.75 + 0.2 * (len(lines) + len(problems))) as canvas:
+    with drawing.new_canvas(0.75 + 0.2 * (len(lines) + len(problems))) as canvas:
         axes = canvas.subplots()
         drawing.name_axes(axes, X_NAME, "", x_scale="log")
         for line in lines:
-            _draw(axes, line, how[line.method].colour, marks)
-        _tick_words(axes, lines, heads)
+            _draw(axes, line, styles[line.method].colour, marks)
+        _tick_labels(axes, lines, heads)
         entries: list[tuple[str, Artist]] = [("measured", _key("o", INK))]
         drawing.legend(canvas, entries + [(bound, _key(*mark)) for bound, mark in marks.items()])
-        traced = Traced(axes, X_NAME, "", [])
+        panel = DrawnPanel(axes, X_NAME, "", [])
         caption = (
-            "Dots are measured averages over runs, in the colour of their method; the other marks are bounds on them, "
-            "and each should be right of its dot."
+            "Dots are measured averages over runs, in the colour of their method; the other marks are their bounds, "
+            "which should lie to the right of the dot."
         )
         if len(every) > len(lines):
             caption += f" The first {len(lines)} of {len(every)} lines are drawn."
-        if len(found) > len(every):
-            caption += f" {len(found) - len(every)} without a positive finite average are left out."
-        figure = drawing.finish(canvas, [traced], name=name, title=title, alt=_alt(lines), caption=caption)
-        strips = [_strip(figure.panels[0], line, how[line.method].colour, marks) for line in lines]
+        if len(all_lines) > len(every):
+            caption += f" {len(all_lines) - len(every)} without a positive finite average are left out."
+        figure = drawing.to_figure(canvas, [panel], name="bounds", title=TITLE, alt=_alt(lines), caption=caption)
+        strips = [_strip(figure.panels[0], line, styles[line.method].colour, marks) for line in lines]
         return replace(figure, panels=tuple(strips))
 
 
-def _lines(rows: Sequence[Row]) -> list[_Line]:
+def _lines(rows: Sequence[ResultRow]) -> list[_Line]:
     measured: dict[tuple[str, str], dict[float, None]] = {}
     bounds: dict[tuple[str, str], dict[tuple[str, float], None]] = {}
     for row in rows:
-        value, bound = drawing.numbers([row.get("measured"), row.get("bound")], "log").tolist()
+        value, bound = drawing.finite_numbers([row.get("measured"), row.get("bound")], "log").tolist()
         key = drawing.clean(row.get("problem", "")), drawing.clean(row.get("method", ""))
-        averages, ahead = measured.setdefault(key, {}), bounds.setdefault(key, {})
+        averages, of_line = measured.setdefault(key, {}), bounds.setdefault(key, {})
         if math.isfinite(value):
-            averages[value] = None  # once, though every bound of a run repeats it
+            averages[value] = None  # every bound of a run repeats it
         if math.isfinite(bound):
-            ahead[drawing.clean(row.get("name", "bound")), bound] = None
+            of_line[drawing.clean(row.get("name", "bound")), bound] = None
     return [
         _Line(*key, statistics.fmean(averages) if averages else math.nan, list(bounds[key]))
         for key, averages in measured.items()
@@ -97,7 +95,7 @@ def _lines(rows: Sequence[Row]) -> list[_Line]:
 
 
 def _placed(lines: list[_Line], problems: Sequence[str]) -> dict[str, float]:
-    """Put the lines of each problem under a head of its own, from the top; return the places of the heads."""
+    """Place the lines of each problem below a heading, from the top; return the positions of the headings."""
     heads, place = {}, float(len(lines) + len(problems))
     lines.sort(key=lambda line: problems.index(line.problem))
     for line in lines:
@@ -124,10 +122,10 @@ def _draw(axes: Axes, line: _Line, colour: str, marks: Mapping[str, tuple[str, s
     axes.plot([line.measured], [line.place], marker="o", color=colour, markersize=5)
 
 
-def _tick_words(axes: Axes, lines: Sequence[_Line], heads: Mapping[str, float]) -> None:
+def _tick_labels(axes: Axes, lines: Sequence[_Line], heads: Mapping[str, float]) -> None:
     places = [*(line.place for line in lines), *heads.values()]
-    words = [*(drawing.short(line.method, 22) for line in lines), *(drawing.short(head, 26) for head in heads)]
-    axes.set_yticks(places, words)
+    labels = [*(drawing.shorten(line.method, 22) for line in lines), *(drawing.shorten(head, 26) for head in heads)]
+    axes.set_yticks(places, labels)
     for label in axes.get_yticklabels()[len(lines) :]:
         label.set_fontweight("bold")
     axes.tick_params(axis="y", length=0)
@@ -140,10 +138,10 @@ def _key(marker: str, colour: str) -> Line2D:
 
 
 def _strip(panel: Panel, line: _Line, colour: str, marks: Mapping[str, tuple[str, str]]) -> Panel:
-    """Return a line as a panel of its own, in which each mark's value is its number.
+    """Return a line as a separate panel, so that the pointer reads the numbers of one line.
 
-    The height of a mark says only which line it is on, and must not be read as a number. So the strip's own vertical
-    scale is that of the values, and so long that all of them lie on its middle.
+    The height of a mark is not a number. The vertical scale of the strip is so long that every value, which is also the
+    y of its mark, lies in the middle of the strip.
     """
     left, top, right, bottom = panel.box
     low, high = panel.y_range
@@ -165,14 +163,14 @@ def _strip(panel: Panel, line: _Line, colour: str, marks: Mapping[str, tuple[str
 def _alt(lines: Sequence[_Line]) -> str:
     pairs = [(line, value / line.measured) for line in lines for _, value in line.bounds]
     where = f"{len(lines)} lines, a method on a problem each"
-    ends = drawing.listed([(f"{line.method} on {line.problem}", line.measured) for line in lines], most=3)
+    ends = drawing.describe([(f"{line.method} on {line.problem}", line.measured) for line in lines], most=3)
     if not pairs:
         return f"{where}. Measured averages: {ends}. No bounds."
     tight, loose = min(pairs, key=lambda pair: pair[1]), max(pairs, key=lambda pair: pair[1])
     broken = sum(ratio < 1 for _, ratio in pairs)
     return (
         f"{where}. Measured averages: {ends}. {len(pairs)} bounds are from {tight[1]:.3g} times the measured average "
-        f"({drawing.short(tight[0].method, 30)} on {drawing.short(tight[0].problem, 30)}) to {loose[1]:.3g} times "
-        f"({drawing.short(loose[0].method, 30)} on {drawing.short(loose[0].problem, 30)}); "
+        f"({drawing.shorten(tight[0].method, 30)} on {drawing.shorten(tight[0].problem, 30)}) to {loose[1]:.3g} times "
+        f"({drawing.shorten(loose[0].method, 30)} on {drawing.shorten(loose[0].problem, 30)}); "
         f"{broken or 'none'} {'is' if broken == 1 else 'are'} below it."
     )

@@ -1,4 +1,4 @@
-"""Matplotlib's SVG made plain: attributes for styles, ids that begin with a name, ink from the page."""
+"""Convert matplotlib's SVG to plain SVG: attributes instead of styles, prefixed ids, the text colour of the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 INK = "#010203"
-"""Stands for the page's own colour while matplotlib draws; nothing else may have it."""
+"""Placeholder for ``currentColor`` while matplotlib draws; no curve may have this colour."""
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
@@ -20,29 +20,29 @@ _ATTRIBUTES = {
 
 
 def plain_svg(written: bytes, *, name: str, title: str, alt: str) -> str:
-    """Return matplotlib's SVG without styles, metadata and foreign names, for a page to hold.
+    """Return matplotlib's SVG with allowed elements and attributes only, for a page.
 
     Args:
-        written: as matplotlib has it.
-        name: begins every id.
-        title: of the drawing.
-        alt: its description.
+        written: the SVG of matplotlib.
+        name: prefix of all ids.
+        title: title of the drawing.
+        alt: its text alternative.
     """
     root = ET.fromstring(written)
     box = root.get("viewBox", "")
-    _tidy(root, frozenset(re.findall(r'(?:href="|url\()#([^")]+)', written.decode())), name)
+    _simplify(root, frozenset(re.findall(r'(?:href="|url\()#([^")]+)', written.decode())), name)
     root.attrib.clear()
     root.attrib |= {"xmlns": _SVG[1:-1], "viewBox": box, "role": "img", "aria-labelledby": f"{name}-title {name}-desc"}
     root.attrib |= {"font-family": "system-ui, sans-serif", "stroke-linejoin": "round", "stroke-linecap": "butt"}
-    for place, (tag, words) in enumerate((("title", title), ("desc", alt))):
+    for place, (tag, text) in enumerate((("title", title), ("desc", alt))):
         element = ET.Element(tag, {"id": f"{name}-{tag}"})
-        element.text = words
+        element.text = text
         root.insert(place, element)
     return ET.tostring(root, encoding="unicode", short_empty_elements=True)
 
 
-def labelled_svg(svg: str, labels: Sequence[str]) -> str:
-    """Return a drawing that says below itself what its numbers are of: as a file it stands alone."""
+def svg_with_labels(svg: str, labels: Sequence[str]) -> str:
+    """Return a drawing with the labels of its page written below, for a file of its own."""
     if not labels:
         return svg
     root = ET.fromstring(svg)
@@ -54,36 +54,33 @@ def labelled_svg(svg: str, labels: Sequence[str]) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def _tidy(element: ET.Element, used: frozenset[str], name: str) -> None:
+def _simplify(element: ET.Element, used: frozenset[str], name: str) -> None:
     element.tag = element.tag.removeprefix(_SVG)
     if element.tag not in ("text", "tspan"):
         element.text = None
     element.tail = None
-    found = {key.removeprefix(_SVG): value for key, value in element.attrib.items()} | _unstyled(
-        element.get("style", "")
-    )
-    found["href"] = element.get(_LINK, "")
-    if found.get("id") not in used:
-        found.pop("id", None)
+    attributes = element.attrib | _declarations(element.get("style", "")) | {"href": element.get(_LINK, "")}
+    if attributes.get("id") not in used:
+        attributes.pop("id", None)
     element.attrib.clear()
-    for key, value in found.items():
+    for key, value in attributes.items():
         if key in _ATTRIBUTES and value and not value.startswith("rotate(-0 "):
             element.set(key, _value(key, value, name))
     for child in list(element):
-        _tidy(child, used, name)
-        if child.tag not in _ELEMENTS or _unseen(child):
+        _simplify(child, used, name)
+        if child.tag not in _ELEMENTS or _is_invisible(child):
             element.remove(child)
 
 
-def _unseen(element: ET.Element) -> bool:
+def _is_invisible(element: ET.Element) -> bool:
     empty = element.tag in ("g", "defs") and len(element) == 0
     return empty or (element.tag == "path" and element.get("fill") == "none" and "stroke" not in element.attrib)
 
 
-def _unstyled(style: str) -> dict[str, str]:
-    """Return the declarations of a style as attributes; the family is the page's."""
-    found = dict(part.split(":", 1) for part in style.split(";") if ":" in part)
-    pairs = {key.strip(): value.strip() for key, value in found.items()}
+def _declarations(style: str) -> dict[str, str]:
+    """Return the declarations of a style attribute; of ``font``, only size, style and weight."""
+    pairs = dict(part.split(":", 1) for part in style.split(";") if ":" in part)
+    pairs = {key.strip(): value.strip() for key, value in pairs.items()}
     for word in pairs.pop("font", "").split("'")[0].split():
         size = re.fullmatch(r"([\d.]+)(?:px)?(?:/\S+)?", word)
         if size and (word.endswith("px") or "px/" in word):
@@ -106,5 +103,5 @@ def _value(key: str, value: str, name: str) -> str:
         return value.removesuffix("px")
     if key in ("fill", "stroke"):
         return value
-    rounded = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value)
+    rounded = re.sub(r"-?\d+\.\d+", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), value)
     return " ".join(rounded.split())

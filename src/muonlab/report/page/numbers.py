@@ -1,26 +1,24 @@
-"""The numbers behind a figure: as data for the pointer, and as tables for those who read them."""
+"""The numbers of a figure, as data for the pointer and as tables."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from muonlab.report.page.markup import characters
 from muonlab.report.values import Panel, Series
 
 T = TypeVar("T")
 
 ROWS = 60
-"""Rows of a panel's table; longer curves are thinned."""
-MOST = 3000
-"""Numbers of a figure above which its tables are left out, so that a page of many cells stays small."""
+"""Most rows of a panel's table; longer curves are thinned."""
+MOST_NUMBERS = 3000
+"""A figure with more numbers has no tables, so that a page of many cells stays small."""
 
 
 @dataclass(frozen=True)
-class PanelNumbers:
-    """A panel as a table of text: a header, rows, and what was left out."""
+class PanelTable:
+    """A panel as a table of text; the note says what was left out."""
 
     title: str
     header: list[str]
@@ -29,22 +27,22 @@ class PanelNumbers:
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """All panels of a figure as tables, or how many numbers they would have been."""
+class NumberTables:
+    """All panels of a figure as tables, or the number of values if they are too many."""
 
-    panels: list[PanelNumbers]
+    panels: list[PanelTable]
     left_out: int = 0
 
 
 def hover_data(panels: Sequence[Panel]) -> list[dict[str, object]]:
-    """Return panels as plain data for a script: what is not finite is None, values have six significant digits."""
+    """Return panels as data for the script, with six significant digits."""
     return [
         {
-            "x_name": characters(panel.x_name),
-            "y_name": characters(panel.y_name),
-            "box": _finite(panel.box, 6),
-            "x_range": _finite(panel.x_range, 12),
-            "y_range": _finite(panel.y_range, 12),
+            "x_name": panel.x_name,
+            "y_name": panel.y_name,
+            "box": _rounded(panel.box, 6),
+            "x_range": _rounded(panel.x_range, 12),
+            "y_range": _rounded(panel.y_range, 12),
             "x_scale": panel.x_scale,
             "y_scale": panel.y_scale,
             "series": [_series_data(series) for series in panel.series],
@@ -53,63 +51,62 @@ def hover_data(panels: Sequence[Panel]) -> list[dict[str, object]]:
     ]
 
 
-def numbers_of(panels: Sequence[Panel]) -> Numbers:
-    """Return the tables of a figure, each of at most ``ROWS`` rows; none if they had more than ``MOST`` numbers."""
+def number_tables(panels: Sequence[Panel]) -> NumberTables:
+    """Return the tables of a figure, each with at most ``ROWS`` rows; none above ``MOST_NUMBERS`` values."""
     count = sum(min(ROWS, len(series.x)) for panel in panels for series in panel.series)
-    if count > MOST:
-        return Numbers([], left_out=sum(len(series.x) for panel in panels for series in panel.series))
-    return Numbers([_panel_numbers(panel) for panel in panels if any(series.x for series in panel.series)])
+    if count > MOST_NUMBERS:
+        return NumberTables([], left_out=sum(len(series.x) for panel in panels for series in panel.series))
+    return NumberTables([_panel_table(panel) for panel in panels if any(series.x for series in panel.series)])
 
 
 def _series_data(series: Series) -> dict[str, object]:
-    spread = None if series.spread is None else _finite(series.spread, 6)
     return {
-        "label": characters(series.label),
-        "x": _finite(series.x, 9),
-        "y": _finite(series.y, 6),
-        "spread": spread,
-        "colour": characters(series.colour),
+        "label": series.label,
+        "x": _rounded(series.x, 9),
+        "y": _rounded(series.y, 6),
+        "std": None if series.std is None else _rounded(series.std, 6),
+        "colour": series.colour,
     }
 
 
-def _finite(values: Sequence[float], digits: int) -> list[float | None]:
-    return [_short(float(f"{value:.{digits}g}")) if math.isfinite(value) else None for value in values]
+def _rounded(values: Sequence[float], digits: int) -> list[float]:
+    return [_short(float(f"{value:.{digits}g}")) for value in values]
 
 
 def _short(value: float) -> float:
-    """Return whole numbers as such: "3" is shorter than "3.0"."""
+    """Return whole numbers as int: "3" is shorter than "3.0" in a page."""
     return int(value) if value.is_integer() and abs(value) < 1e15 else value
 
 
-def _panel_numbers(panel: Panel) -> PanelNumbers:
-    places = sorted({x for series in panel.series for x in series.x})
+def _panel_table(panel: Panel) -> PanelTable:
+    positions = sorted({x for series in panel.series for x in series.x})
     longest = max(len(series.x) for series in panel.series)
     title = f"{panel.y_name} against {panel.x_name}"
-    if len(places) <= 1.5 * longest:
-        kept = _thin(places, ROWS)
+    if len(positions) <= 1.5 * longest:
+        kept = _thin(positions, ROWS)
         columns = [dict(zip(series.x, _texts(series), strict=True)) for series in panel.series]
-        rows = [[_place(x), *(column.get(x, "–") for column in columns)] for x in kept]
+        rows = [[_position(x), *(column.get(x, "–") for column in columns)] for x in kept]
         header = [panel.x_name, *(series.label for series in panel.series)]
-        return PanelNumbers(title, header, rows, _note(len(kept), len(places)))
-    # Curves over places of their own (seconds, say): a row for each point, so that the table is not mostly dashes.
+        return PanelTable(title, header, rows, _note(len(kept), len(positions)))
+    # Curves at different positions, such as seconds: one row per point, else the table would be mostly dashes.
     points = [
-        (series.label, _place(x), text)
+        (series.label, _position(x), text)
         for series in panel.series
         for x, text in _thin(list(zip(series.x, _texts(series), strict=True)), max(2, ROWS // len(panel.series)))
     ]
     total = sum(len(series.x) for series in panel.series)
-    return PanelNumbers(
+    return PanelTable(
         title, ["Curve", panel.x_name, panel.y_name], [list(p) for p in points], _note(len(points), total)
     )
 
 
 def _texts(series: Series) -> list[str]:
-    if series.spread is None:
+    if series.std is None:
         return [f"{y:.4g}" for y in series.y]
-    return [f"{y:.4g} ± {s:.2g}" for y, s in zip(series.y, series.spread, strict=True)]
+    return [f"{y:.4g} ± {s:.2g}" for y, s in zip(series.y, series.std, strict=True)]
 
 
-def _place(x: float) -> str:
+def _position(x: float) -> str:
     return f"{x:.0f}" if float(x).is_integer() and abs(x) < 1e15 else f"{x:.4g}"
 
 

@@ -1,4 +1,4 @@
-"""The parts of a study's page: which figures and tables its rows allow, whatever study it is."""
+"""The sections of a study's page: the figures and tables that its rows allow."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muonlab.lab.runner.results import CellResult, Results
 from muonlab.lab.runner.timing import UNITS, Timing, timing_of
 from muonlab.lab.slopes import norms_by_rank, slopes_of
 from muonlab.report import figures, tables
 from muonlab.report.curves import Across, Curve, by_epoch, by_time
-from muonlab.report.tables import Places
+from muonlab.report.tables import CellsByLabel
 from muonlab.report.units import full_name
 from muonlab.report.values import Figure, Section, Table
 
@@ -24,17 +24,17 @@ MOST_LAYER_FIGURES = 6
 _LOSSES = ("train_loss", "test_loss")
 
 
-def sections(results: Results, smoothing: int = 1) -> tuple[Section, ...]:
-    """Return what can be shown of a study: an interrupted one as far as it went.
+def study_sections(results: Results, smoothing: int = 1) -> tuple[Section, ...]:
+    """Return the sections of a study; one that was interrupted is shown up to its last checkpoint.
 
     Args:
         results: of the study.
-        smoothing: evaluations in a running mean of each curve; 1 is none.
+        smoothing: number of evaluations in the running mean of each curve; 1 does not smooth.
     """
     done = results.places(status="done")
-    begun = results.places() | done  # what is not finished is shown only where nothing else is
+    begun = results.places() | done  # unfinished cells only of labels without a finished one
     timing = timing_of(results)
-    parts = (
+    sections = (
         _training(results, begun, done, smoothing, timing),
         _rank(results, done),
         _costs(timing),
@@ -42,117 +42,115 @@ def sections(results: Results, smoothing: int = 1) -> tuple[Section, ...]:
         _certificates(begun, done),
         _polynomials(results),
     )
-    return tuple(part for part in parts if part is not None and (part.figures or part.tables))
+    return tuple(section for section in sections if section is not None and (section.figures or section.tables))
 
 
-def _training(results: Results, begun: Places, done: Places, smoothing: int, timing: Timing) -> Section | None:
-    finished = _with(done, "evaluation")
+def _training(
+    results: Results, begun: CellsByLabel, done: CellsByLabel, smoothing: int, timing: Timing
+) -> Section | None:
+    finished = _with_rows(done, "evaluation")
     clock = timing.clock or "wall"
     title = f"Loss by epoch and by {UNITS[clock]} of training" if timing.clock else "Loss by epoch"
-    timed = _with(timing.places() | _finished(timing), "evaluation")
-    curves = _curves("epoch", _with(begun, "evaluation"), smoothing) | _curves("seconds", timed, smoothing)
+    timed = _with_rows(timing.places(), "evaluation")
+    curves = _curves("epoch", _with_rows(begun, "evaluation"), smoothing) | _curves("seconds", timed, smoothing)
     drawn = figures.training_figure("training", title, curves, clock)
-    made: list[Table | None] = [_mixed(tables.final_losses(finished), finished)] if finished else []
-    if timed_places := _with(_finished(timing), "evaluation"):
-        over_time = tables.losses_over_time(timed_places, results.study, clock)
-        speed = tables.speed(_as_read(timed_places, results), clock)
-        made += [_one_machine(table, timing) for table in (over_time, speed) if table is not None]
-    words = f"Losses by epoch show what an update does, by {UNITS[clock]} what it costs." if timing.clock else ""
+    made = [_with_hardware(tables.final_losses(finished), finished)] if finished else []
+    if timed:
+        over_time = tables.losses_over_time(timed, results.study, clock)
+        speed = tables.speed(_on_wall_clock(timed, results), clock)
+        made += [_with_timed_hardware(table, timing) for table in (over_time, speed) if table is not None]
+    intro = f"Loss by epoch compares updates; loss by {UNITS[clock]} also counts their cost." if timing.clock else ""
     if smoothing > 1:
-        words += f" Curves are smoothed: the running mean of {smoothing} evaluations. Tables are not."
-    return _section("training", "Training", words, [drawn], made)
+        intro += f" Curves are smoothed by the running mean of {smoothing} evaluations. Tables are not smoothed."
+    return _section("training", "Training", intro.strip(), [drawn], made)
 
 
-def _finished(timing: Timing) -> dict[str, list[CellResult]]:
-    """Return the timed cells that are done, by label."""
-    found = {label: [cell for cell in cells if cell.status == "done"] for label, cells in timing.places().items()}
-    return {label: cells for label, cells in found.items() if cells}
-
-
-def _as_read(places: Places, results: Results) -> dict[str, list[CellResult]]:
-    """Return cells with the seconds of the wall clock again."""
+def _on_wall_clock(places: CellsByLabel, results: Results) -> dict[str, list[CellResult]]:
+    """Return the same cells with wall seconds in their rows."""
     read = {(cell.label, cell.seed): cell for cell in results.cells}
     return {label: [read[cell.label, cell.seed] for cell in cells] for label, cells in places.items()}
 
 
-def _mixed(table: Table, places: Places) -> Table:
-    """Return a table whose caption says on which kinds of hardware its cells ran, if on several."""
+def _with_hardware(table: Table, places: CellsByLabel) -> Table:
+    """Name the kinds of hardware in the caption of a table if its cells ran on several."""
     kinds = sorted({kind for cells in places.values() for cell in cells for kind in cell.machines})
     if len(kinds) < 2:
         return table
-    words = f"Its cells ran on {len(kinds)} kinds of hardware: {'; '.join(kinds)}."
-    return replace(table, caption=f"{table.caption} {words}")
+    sentence = f"The cells ran on {len(kinds)} kinds of hardware: {'; '.join(kinds)}."
+    return replace(table, caption=f"{table.caption} {sentence}")
 
 
-def _one_machine(table: Table, timing: Timing) -> Table:
-    """Return a table of times whose caption says of which cells they are, if not of all."""
+def _with_timed_hardware(table: Table, timing: Timing) -> Table:
+    """Name the hardware of the timed cells in the caption of a table of times if other cells are left out."""
     if not timing.left_out:
         return table
-    words = f"Times are of the cells that ran on {timing.hardware}; {len(timing.left_out)} other cells are left out."
-    return replace(table, caption=f"{table.caption} {words}")
+    sentence = (
+        f"Times are from cells on {timing.hardware}; {len(timing.left_out)} cells on other hardware are left out."
+    )
+    return replace(table, caption=f"{table.caption} {sentence}")
 
 
-def _with(places: Places, event: str) -> dict[str, list[CellResult]]:
-    """Return the cells that have rows of a kind."""
-    found = {
+def _with_rows(places: CellsByLabel, event: str) -> dict[str, list[CellResult]]:
+    """Return the cells that have rows of this event."""
+    selected = {
         label: [cell for cell in cells if any(row["event"] == event for row in cell.metrics)]
         for label, cells in places.items()
     }
-    return {label: cells for label, cells in found.items() if cells}
+    return {label: cells for label, cells in selected.items() if cells}
 
 
-def _curves(across: Across, places: Places, smoothing: int) -> dict[tuple[str, str], list[Curve]]:
+def _curves(across: Across, places: CellsByLabel, smoothing: int) -> dict[tuple[str, str], list[Curve]]:
     aggregate = by_epoch if across == "epoch" else by_time
-    found: dict[tuple[str, str], list[Curve]] = {}
+    curves: dict[tuple[str, str], list[Curve]] = {}
     for metric in _LOSSES:
         for label, cells in places.items():
             curve = aggregate(label, [cell.metrics for cell in cells], metric, smoothing=smoothing)
             if curve is not None:
-                found.setdefault((metric, across), []).append(curve)
-    return found
+                curves.setdefault((metric, across), []).append(curve)
+    return curves
 
 
-def _rank(results: Results, done: Places) -> Section | None:
+def _rank(results: Results, done: CellsByLabel) -> Section | None:
     norms = norms_by_rank(cell for cells in done.values() for cell in cells)
     if not norms:
         return None
     several = all(len(by_rank) > 1 for by_rank in norms.values())
-    made = [_mixed(tables.slopes(slopes_of(results)), done)] if several else []
-    words = "The epoch mean of the nuclear norm of the gradient of one layer, against that layer's rank."
-    return _section("rank", "Rank", words, [figures.rank_figure(norms)], made)
+    made = [_with_hardware(tables.slopes(slopes_of(results)), done)] if several else []
+    intro = "The nuclear norm of the gradient of one layer, averaged over each epoch, against the rank of that layer."
+    return _section("rank", "Rank", intro, [figures.rank_figure(norms)], made)
 
 
 def _costs(timing: Timing) -> Section | None:
     if timing.clock is None:
         return None
-    done = _finished(timing)
-    found = {label: _mean_summary(cells) for label, cells in done.items()}
+    done = timing.places()
+    summaries = {label: _mean_summary(cells) for label, cells in done.items()}
     ratios = {"predicted_ratio", "measured_ratio"}
-    timed = {label: summary for label, summary in found.items() if ratios <= set(summary)}
+    timed = {label: summary for label, summary in summaries.items() if ratios <= set(summary)}
     if not timed:
         return None
     rows = [{**done[label][0].spec, **summary} for label, summary in timed.items()]
     plans = [row for label in timed for row in done[label][0].metrics if row["event"] == "frontier"]
-    words = (
-        "An SVD against Newton–Schulz steps, shape by shape, and what the planner would choose instead. Times are "
-        f"{full_name(timing.clock)}; those of the planner are predicted by the wall clock."
+    intro = (
+        "Time of an SVD and of Newton–Schulz steps by shape, and the choices of the planner. Times are "
+        f"{full_name(timing.clock)}; the planner predicts wall seconds."
     )
     drawn = [
         figures.cost_figure(rows, clock=timing.clock),
-        figures.frontier_figure(plans, title="Planner: time of an orthogonalization against its alignment"),
+        figures.frontier_figure(plans),
     ]
-    return _section("cost", "Cost", words, drawn, [_one_machine(tables.costs(timed, timing.clock), timing)])
+    return _section("cost", "Cost", intro, drawn, [_with_timed_hardware(tables.costs(timed, timing.clock), timing)])
 
 
 def _mean_summary(cells: Sequence[CellResult]) -> dict[str, float]:
-    """Return the numbers that every run of a place sums up to, as means."""
-    numbers = [{name: value for name, value in cell.summary.items() if _is_number(value)} for cell in cells]
-    shared = [name for name in numbers[0] if all(name in one for one in numbers)]
-    return {name: statistics.fmean(one[name] for one in numbers) for name in shared}
+    """Return the mean over runs of every number that all their summaries have."""
+    numbers = [{name: x for name, x in cell.summary.items() if isinstance(x, (int, float))} for cell in cells]
+    shared = [name for name in numbers[0] if all(name in summary for summary in numbers)]
+    return {name: statistics.fmean(summary[name] for summary in numbers) for name in shared}
 
 
-def _bounds(done: Places) -> Section | None:
-    places = _with(done, "inequality")
+def _bounds(done: CellsByLabel) -> Section | None:
+    places = _with_rows(done, "inequality")
     checked = [cell for cells in places.values() for cell in cells]
     if not checked:
         return None
@@ -168,31 +166,33 @@ def _bounds(done: Places) -> Section | None:
         for row in cell.metrics
         if row["event"] == "inequality" and row["kind"] == "expected" and row["name"] in tables.BOUNDS
     ]
-    words = "Runs on problems whose constants are known: every inequality of the proofs is checked, step by step."
-    return _section("bounds", "Bounds", words, [figures.bounds_figure(rows)], [_mixed(tables.bounds(checked), places)])
+    intro = "Optimizers on problems with known constants; every inequality of the proofs is checked at every step."
+    return _section(
+        "bounds", "Bounds", intro, [figures.bounds_figure(rows)], [_with_hardware(tables.bounds(checked), places)]
+    )
 
 
-def _certificates(begun: Places, done: Places) -> Section | None:
-    drawn: list[Figure | None] = []
-    recorded = {label: cells for label, cells in begun.items() if cells[0].certificates()}
-    for number, (label, cells) in enumerate(recorded.items()):
-        if number < MOST_LAYER_FIGURES:
-            seed = cells[0].seed
-            title = f"Certificates of {label}, layer by layer (seed {seed})"
-            drawn.append(
-                figures.layers_figure(cells[0].certificates(), name=f"layers-{_word(label, number)}", title=title)
-            )
+def _certificates(begun: CellsByLabel, done: CellsByLabel) -> Section | None:
+    recorded = {label: cells[0] for label, cells in begun.items() if cells[0].certificates()}
     if not recorded:
         return None
-    words = "What the proofs say about the momenta of these very runs, as recorded while they trained."
+    drawn = [
+        figures.layers_figure(
+            cell.certificates(),
+            name=f"layers-{_anchor(label, number)}",
+            title=f"Certificates of {label} by layer (seed {cell.seed})",
+        )
+        for number, (label, cell) in enumerate([*recorded.items()][:MOST_LAYER_FIGURES])
+    ]
+    intro = "The quantities of the proofs, measured on the momenta of these runs during training."
     if len(recorded) > MOST_LAYER_FIGURES:
-        words += f" Figures are of the first {MOST_LAYER_FIGURES} of {len(recorded)}."
+        intro += f" Figures show the first {MOST_LAYER_FIGURES} of {len(recorded)} settings."
     table = tables.certificates(done)
-    return _section("certificates", "Certificates", words, drawn, [table and _mixed(table, done)])
+    return _section("certificates", "Certificates", intro, drawn, [table and _with_hardware(table, done)])
 
 
 def _polynomials(results: Results) -> Section | None:
-    """Return τ, φ and F_q of the polynomials that the study's Muons used."""
+    """Show τ, φ and F_q of the polynomials that Muon used in this study."""
     from muonlab.polynomials import PRESETS, Schedule, preset, taylor
 
     used: dict[str, Polynomial] = {}
@@ -207,38 +207,34 @@ def _polynomials(results: Results) -> Section | None:
             label, schedule = name, preset(name).schedule(q)
         else:
             continue
-        if len(set(schedule.polynomials)) == 1:  # others have no one step to draw
+        if len(set(schedule.polynomials)) == 1:  # otherwise there is no single step to draw
             used.setdefault(label, schedule.polynomials[0])
         schedules.setdefault(f"{label}, q={q}", schedule)
     if not schedules:
         return None
-    words = "The polynomials of the Newton–Schulz steps that this study takes."
+    intro = "The polynomials of the Newton–Schulz steps in this study."
     return _section(
-        "polynomials", "Polynomials", words, [figures.tau_phi_figure(used), figures.response_figure(schedules)], []
+        "polynomials", "Polynomials", intro, [figures.tau_phi_figure(used), figures.response_figure(schedules)], []
     )
 
 
 def _section(
-    name: str, title: str, words: str, drawn: Sequence[Figure | None], made: Sequence[Table | None]
+    name: str, title: str, intro: str, drawn: Sequence[Figure | None], made: Sequence[Table | None]
 ) -> Section:
     return Section(
         name,
         title,
-        words,
+        intro,
         tuple(figure for figure in drawn if figure is not None),
         tuple(table for table in made if table is not None and table.rows),
     )
 
 
-def _word(label: str, number: int) -> str:
-    """Return a name for files and anchors.
+def _anchor(label: str, number: int) -> str:
+    """Return a name for a file and an anchor.
 
     Example:
-        >>> _word("Muon (q=3)", 2)
+        >>> _anchor("Muon (q=3)", 2)
         '2-muon-q-3'
     """
     return "-".join([str(number), *re.findall(r"[a-z0-9]+", label.lower()[:40])])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

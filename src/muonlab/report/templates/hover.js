@@ -1,19 +1,19 @@
 "use strict";
-// Values under the pointer, and under the arrow keys. The numbers come from the data block of each figure.
+// Values at the pointer, or chosen with the arrow keys. The numbers are in the data block of each figure.
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const MOST_LINES = 12;
-  const MOST_POINTS = 4;  // where every series is a point of its own
+  const MOST_POINTS = 4;  // if every series is a single point
   const scaled = (value, scale) => (scale === "log" ? Math.log10(value) : value);
   const fraction = (value, [low, high], scale) =>
     (scaled(value, scale) - scaled(low, scale)) / (scaled(high, scale) - scaled(low, scale));
-  const four = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(4))));
+  const four = (value) => String(Number(value.toPrecision(4)));
   const place = (value) => (Number.isInteger(value) ? String(value) : four(value));
   const horizontal = (panel, x) => panel.box[0] + fraction(x, panel.x_range, panel.x_scale) * (panel.box[2] - panel.box[0]);
   const vertical = (panel, y) => panel.box[3] - fraction(y, panel.y_range, panel.y_scale) * (panel.box[3] - panel.box[1]);
-  const drawable = (value, scale) => value !== null && Number.isFinite(scaled(value, scale));
+  const drawable = (value, scale) => Number.isFinite(scaled(value, scale));
 
-  // Index of the place nearest to `at`, by distance on the drawing; places ascend.
+  // Index of the position nearest to `at` in the drawing; positions ascend.
   const nearest = (places, at, panel) => {
     let low = 0;
     let high = places.length - 1;
@@ -27,23 +27,17 @@
   };
 
   const prepared = (panel) => {
-    const series = panel.series.map((one) => {
-      const kept = one.x.map((x, index) => index).filter((index) => drawable(one.x[index], panel.x_scale));
-      const pick = (values) => values && kept.map((index) => values[index]);
-      return { ...one, x: pick(one.x), y: pick(one.y), spread: pick(one.spread) };
-    });
-    const curves = series.filter((one) => one.x.length);
-    const places = [...new Set(curves.flatMap((one) => one.x))].sort((a, b) => a - b);
-    return { ...panel, series: curves, places };
+    const places = [...new Set(panel.series.flatMap((one) => one.x))].sort((a, b) => a - b);
+    return { ...panel, places };
   };
 
-  // What is said at a place: the place, and for every curve its value at its own nearest place.
+  // The values at a position: for every curve the value at its nearest position.
   const reading = (panel, index, pointerY) => {
     const x = panel.places[index];
     const at = horizontal(panel, x);
     let lines = panel.series.map((one) => {
       const i = nearest(one.x, at, panel);
-      const value = four(one.y[i]) + (one.spread && one.spread[i] !== null ? ` ± ${four(one.spread[i])}` : "");
+      const value = four(one.y[i]) + (one.std ? ` ± ${four(one.std[i])}` : "");
       const y = drawable(one.y[i], panel.y_scale) ? vertical(panel, one.y[i]) : null;
       return { label: one.label, colour: one.colour, x: one.x[i], y, value };
     });
@@ -91,7 +85,7 @@
     tip.replaceChildren(head, ...rows, ...(read.more ? [element("p", "head", `and ${read.more} more`)] : []));
   };
 
-  const watch = (figure) => {
+  const attach = (figure) => {
     const svg = figure.querySelector(".canvas svg");
     const drawing = figure.querySelector(".drawing");
     const stage = figure.querySelector(".stage");
@@ -100,7 +94,7 @@
     const data = JSON.parse(figure.querySelector("[data-panels]").textContent);
     const panels = data.map(prepared).filter((panel) => panel.places.length);
     if (!panels.length) return;
-    // The drawing's own title would be a second tooltip; its words stand in the label of the canvas.
+    // The title of the SVG would be a second tooltip; the label of the canvas has the same text.
     for (const title of svg.querySelectorAll(":scope > title")) title.remove();
     for (const attribute of ["role", "aria-labelledby"]) svg.removeAttribute(attribute);
     svg.setAttribute("aria-hidden", "true");
@@ -115,7 +109,7 @@
       marks.replaceChildren();
       said.textContent = "";
     };
-    const settle = (panel, read) => {
+    const placeTip = (panel, read) => {
       const matrix = svg.getScreenCTM();
       const frame = stage.getBoundingClientRect();
       const left = new DOMPoint(read.at, panel.box[1]).matrixTransform(matrix);
@@ -138,7 +132,7 @@
       );
       fill(tip, panel, read);
       tip.hidden = false;
-      settle(panel, read);
+      placeTip(panel, read);
       return words(panel, read);
     };
 
@@ -178,8 +172,8 @@
       said.textContent = (panels.length > 1 ? `Panel ${which + 1} of ${panels.length}. ` : "") + lines.join("; ");
     });
     drawing.addEventListener("blur", hide);
-    drawing.addEventListener("scroll", () => now && settle(panels[now.which], reading(panels[now.which], now.index)));
+    drawing.addEventListener("scroll", () => now && placeTip(panels[now.which], reading(panels[now.which], now.index)));
   };
 
-  for (const figure of document.querySelectorAll("[data-figure]")) watch(figure);
+  for (const figure of document.querySelectorAll("[data-figure]")) attach(figure);
 })();

@@ -1,5 +1,5 @@
 "use strict";
-// Theme, sorting, copying: all of it optional. Without scripts the page says the same.
+// Theme, sorting and copying. Without scripts the page has the same content.
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -15,7 +15,7 @@
     });
   }
 
-  // Sorting: up, down, as it was. Rows without a value stay last both ways; equal rows keep their first order.
+  // Sorting: ascending, descending, original order. Rows without a value stay last; the sort is stable.
   const words = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
   const infinite = { inf: Infinity, "-inf": -Infinity };
   const number = (cell) => {
@@ -54,7 +54,7 @@
     });
   }
 
-  // Copying: the clipboard where the browser gives it; else the text is selected, and the button says what to press.
+  // Copying: to the clipboard if the browser allows it; otherwise the text is selected for Ctrl+C.
   const select = (element) => {
     const selection = getSelection();
     selection.removeAllRanges();
@@ -68,13 +68,7 @@
       return "Copied";
     } catch {
       select(element);
-      let done = false;
-      try {
-        done = document.execCommand("copy");
-      } catch {
-        done = false;
-      }
-      return done ? "Copied" : "Selected: press Ctrl+C";
+      return "Selected: press Ctrl+C";
     }
   };
   for (const button of all("[data-copy]")) {
@@ -96,7 +90,7 @@
     });
   }
 
-  // On paper everything is open.
+  // Print with all details open.
   let closed = [];
   addEventListener("beforeprint", () => {
     closed = all("details:not([open])");

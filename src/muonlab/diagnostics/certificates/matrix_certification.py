@@ -1,0 +1,172 @@
+"""``certify_matrix``: measure one matrix and its direction, compare with exact arithmetic, decide every statement."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from muonlab.diagnostics.certificates import text
+from muonlab.diagnostics.certificates.certificate import Certificate
+from muonlab.diagnostics.certificates.verdicts import decide
+from muonlab.diagnostics.singular_values import (
+    Response,
+    Spectrum,
+    alignment_of,
+    by_definition,
+    factor_of,
+    operator_norm,
+    range_residual,
+    respond,
+    spectrum,
+    taylor_degree,
+)
+from muonlab.optim import NewtonSchulz
+from muonlab.optim.orthogonalizer import Orthogonalizer
+from muonlab.orthogonalize import polar
+from muonlab.orthogonalize.matrices import compute_dtype_for
+from muonlab.orthogonalize.prescale import SCHATTEN, Prescale
+from muonlab.orthogonalize.rounding import allowed_error, steepness
+from muonlab.polynomials import Schedule
+from muonlab.theory import Alignment, alignment_floor, chi, polar_error, residual_after, schedule_error
+
+
+@torch.no_grad()
+def certify_matrix(
+    M: Tensor,
+    orthogonalizer: Orthogonalizer,
+    *,
+    outcome: Tensor | None = None,
+    name: str = "",
+    not_covered: tuple[str, ...] = (),
+) -> Certificate:
+    """Certify one matrix (m, n) under an orthogonalizer: on its own direction, or on an outcome of other code."""
+    M = M.detach()
+    if outcome is not None:
+        _check_outcome(outcome, M)
+    steps = orthogonalizer if isinstance(orthogonalizer, NewtonSchulz) else None
+    schedule = steps.schedule if steps else None
+    prescale: Prescale = steps.prescale if steps else "frobenius"
+    expected = None
+    if outcome is None and schedule is not None and M.numel() and bool(torch.isfinite(M).all()):
+        sigma, expected = by_definition(M, schedule, prescale)
+    else:
+        sigma = spectrum(M, rank_tol=getattr(orthogonalizer, "rank_tol", None))
+    response = respond(sigma, schedule, prescale) if outcome is None else _measured(M, outcome, sigma, prescale)
+    O = orthogonalizer(M) if outcome is None else outcome.detach()
+    slack = rounding_allowance(orthogonalizer, M if outcome is None else O, foreign=outcome is not None)
+    measured = alignment_of(M, O, sigma) if sigma.finite else Alignment(math.nan, math.nan, math.nan)
+    bounds = _bounds(sigma, schedule, response.alpha)
+    certificate = Certificate(
+        name=name,
+        shape=sigma.shape,
+        method=text.EXACT if schedule is None else text.method(schedule, prescale),
+        rank=sigma.rank,
+        effective_rank=sigma.effective_rank if sigma.finite else math.nan,
+        nuclear=sigma.nuclear,
+        operator=sigma.operator,
+        frobenius=sigma.frobenius,
+        scale=response.alpha,
+        lambda_min=(float(sigma.support[-1]) / response.alpha) ** 2 if sigma.rank else math.nan,
+        deltas=response.deltas,
+        epsilon=response.epsilon,
+        chi=response.chi,
+        delta_bound=bounds.delta,
+        epsilon_bound=bounds.epsilon,
+        chi_bound=bounds.chi,
+        descent=measured.descent,
+        op_norm=measured.gain,
+        alignment=measured.alignment,
+        largest_gain=1.0 if schedule is None else schedule_error(schedule, 0.0).s_max,
+        alignment_floor=floor_of(sigma, schedule, prescale),
+        rounding=None if expected is None else operator_norm(O.double() - expected),
+        rounding_allowed=None if expected is None else slack,
+        verdicts=(),
+        not_covered=not_covered,
+        foreign=outcome is not None,
+    )
+    return dataclasses.replace(certificate, verdicts=decide(certificate, sigma, schedule, prescale, slack))
+
+
+def _check_outcome(outcome: Tensor, M: Tensor) -> None:
+    if not isinstance(outcome, Tensor) or not outcome.is_floating_point():
+        given = outcome.dtype if isinstance(outcome, Tensor) else type(outcome).__name__
+        raise TypeError(f"outcome must be a floating-point tensor, got {given}: use torch.as_tensor(outcome).float()")
+    if outcome.shape != M.shape:
+        shapes = f"{tuple(outcome.shape)} for {tuple(M.shape)}"
+        raise ValueError(f"outcome must have the shape of M, got {shapes}: pass the direction computed from M")
+
+
+def rounding_allowance(orthogonalizer: Orthogonalizer, given: Tensor, *, foreign: bool = False) -> float:
+    """Return how far rounding may move a direction in the operator norm.
+
+    Args:
+        orthogonalizer: what computes the direction.
+        given: the matrix; for a foreign direction, that direction.
+        foreign: whether other code computed the direction.
+    """
+    m, n = given.shape
+    if not isinstance(orthogonalizer, NewtonSchulz):
+        eigenvalues = 1e-12 if given.dtype == torch.float64 else 1e-8 * min(m, n)  # of a Gram matrix, near zero
+        svd = 4 * torch.finfo(compute_dtype_for(given, None)).eps * math.sqrt(max(m, n))
+        return 16 * torch.finfo(given.dtype).eps + svd + eigenvalues
+    schedule, prescale = orthogonalizer.schedule, orthogonalizer.prescale
+    reference = _reference_error(orthogonalizer, min(m, n), max(m, n))
+    if foreign:
+        return allowed_error(schedule, given.dtype, prescale=prescale, size=max(m, n)) + reference
+    coarser = max((given.dtype, orthogonalizer.dtype_for(given)), key=lambda dtype: torch.finfo(dtype).eps)
+    return allowed_error(schedule, coarser, orthogonalizer.accuracy, prescale, max(m, n)) + reference
+
+
+def _reference_error(orthogonalizer: NewtonSchulz, m: int, n: int) -> float:
+    """Return the error of the exact steps themselves, which are computed in float64; it matters for float64 input.
+
+    An SVD is off by some roundoffs; :func:`spectral_bound` exceeds the operator norm, by which they divide, by
+    ``(n + 8m)·eps·‖X‖_F²``.
+    """
+    margin = (n + 8 * m) * m if orthogonalizer.prescale == "spectral" else 0
+    return torch.finfo(torch.float64).eps * max(8.0, steepness(orthogonalizer.schedule)) * (16 + math.sqrt(n) + margin)
+
+
+def _measured(M: Tensor, O: Tensor, sigma: Spectrum, prescale: Prescale) -> Response:
+    """Measure on an outcome of other code what :func:`respond` computes; δ_0 is that of the prescale."""
+    before = respond(sigma, Schedule(()), prescale)
+    if not (sigma.finite and bool(torch.isfinite(O).all())):
+        return before._replace(deltas=(before.delta, math.nan), epsilon=math.nan, chi=math.nan)
+    P = polar(M.double(), rank_tol=sigma.tolerance)
+    epsilon = operator_norm(O.double() - P.double())
+    deltas = (before.delta, range_residual(O, P))
+    return before._replace(deltas=deltas, epsilon=epsilon, chi=factor_of(epsilon))
+
+
+class _TheoremBounds(NamedTuple):
+    delta: float
+    epsilon: float
+    chi: float
+
+
+def _bounds(sigma: Spectrum, schedule: Schedule | None, alpha: float) -> _TheoremBounds:
+    """Return the closed bounds on δ, ε and χ (Kim & Oh 2026, Theorem 2), infinite where it does not apply."""
+    if sigma.finite and (schedule is None or not sigma.rank):
+        return _TheoremBounds(0.0, 0.0, 1.0)
+    kappa = None if schedule is None else taylor_degree(schedule)
+    if schedule is None or kappa is None or not sigma.finite or sigma.operator > alpha * (1 + 1e-6):
+        return _TheoremBounds(math.inf, math.inf, math.inf)
+    least = min(1.0, float(sigma.support[-1]) / alpha)
+    options: dict[str, Any] = {"kappa": kappa, "q": schedule.steps, "bound": True, "sigma_min": least}
+    return _TheoremBounds(residual_after(**options), polar_error(**options), chi(**options))
+
+
+def floor_of(sigma: Spectrum, schedule: Schedule | None, prescale: Prescale) -> float | None:
+    """Return the alignment that every matrix of this shape reaches; None if the prescale does not guarantee one."""
+    if not sigma.finite or not sigma.values.size:
+        return None
+    if schedule is None:
+        return 1.0
+    unscaled = prescale == "none" or (prescale == "paper" and sigma.frobenius < 1)
+    if unscaled and (sigma.frobenius < 1 or sigma.operator > 1):
+        return None
+    return alignment_floor(schedule, min(sigma.shape), schatten=SCHATTEN[prescale])

@@ -1,0 +1,269 @@
+"""Read matrices from files: momentum buffers in optimizer checkpoints, weights, numpy arrays. No file runs code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from muonlab.optim.base import BUFFER
+from muonlab.optim.foreign import as_native
+from muonlab.optim.orthogonalizer import to_plain
+from muonlab.optim.views import MatrixView, as_matrices, blocks, check_fits, check_view
+from muonlab.orthogonalize.matrices import FLOATING
+
+Role = Literal["momentum", "weight", "matrix"]
+
+_ADAM = "exp_avg"
+_OF_ADAM = f"has {_ADAM} of an Adam-like optimizer, no momentum buffer"
+_SAVE_ALONE = "save the optimizer alone, torch.save(optimizer.state_dict(), path)"
+
+
+class FileError(ValueError):
+    """A file without usable matrices; the message is one line with the file, the rule, the value and the way out."""
+
+
+@dataclass(frozen=True, eq=False)
+class NamedMatrix:
+    """One matrix (m, n) of a file in its own dtype, with the settings of its parameter group if the file has them."""
+
+    name: str
+    role: Role
+    tensor: Tensor
+    group: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FileMatrices:
+    """The matrices of a file, and the entries that are none: pairs of a name and a reason."""
+
+    path: Path
+    kind: str
+    matrices: tuple[NamedMatrix, ...]
+    skipped: tuple[tuple[str, str], ...]
+    note: str
+
+
+class _FileTensor(NamedTuple):
+    name: str
+    role: Role
+    tensor: Tensor | str
+    """The tensor, or the reason for which there is none."""
+    group: Mapping[str, Any] | None = None
+
+
+def printable(text: str, limit: int = 120) -> str:
+    r"""Return text from a file with control characters escaped, cut in the middle if it is longer than ``limit``.
+
+    Example:
+        >>> print(printable("a\x1b[31mb\n"))
+        a\x1b[31mb\n
+    """
+    text = text if len(text) <= limit else f"{text[: limit // 2]}…{text[-(limit // 2) :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def read_matrices(path: str | os.PathLike[str], *, weights: bool = False) -> FileMatrices:
+    """Read the momentum buffers of an optimizer checkpoint, or the matrices of a .npy or .npz; the content decides.
+
+    Args:
+        path: a file of ``torch.save`` (an optimizer's state, alone or anywhere in a training checkpoint), a safetensors
+            file (names with ``momentum_buffer`` are momenta), a .npy or a .npz (arrays of three or more dimensions are
+            stacks of matrices). Matrices may be memory-mapped: do not rewrite the file while they are in use.
+        weights: also take tensors of two or more dimensions outside of optimizer states.
+
+    Raises:
+        FileError: if the file has no matrix or cannot be read.
+    """
+    shown, left_out = printable(str(path), 200), 0
+    matrices: list[NamedMatrix] = []
+    skipped: list[tuple[str, str]] = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch and numpy about old formats
+            kind, tensors = _read(Path(path))
+        for entry in tensors:
+            view: MatrixView = "batch" if entry.role == "matrix" else (entry.group or {}).get("matrix_view", "flatten")
+            reason = _unusable(entry, view)
+            if entry.role == "weight" and not weights:
+                left_out += not reason
+            elif isinstance(entry.tensor, str) or reason:
+                skipped.append((printable(entry.name), printable(reason, 300)))
+            else:
+                named = _split(printable(entry.name), entry.tensor.detach(), view)
+                matrices += [NamedMatrix(name, entry.role, M, entry.group) for name, M in named]
+        note = f"--weights (weights=True) reads its {left_out} weights" if left_out else ""
+        if not matrices:
+            raise FileError(_no_matrix(skipped, note))
+    except FileError as error:
+        raise FileError(f"{shown} {error}") from None
+    except Exception as error:  # torch, zipfile, numpy and safetensors raise anything on damaged bytes
+        message = (str(error).splitlines() or ["no message"])[0]
+        got = f"{type(error).__name__} ({printable(message, 160)})"
+        raise FileError(
+            f"{shown} must be complete and readable, got {got}: check the path, or write it again"
+        ) from None
+    return FileMatrices(Path(path), kind, tuple(matrices), tuple(skipped), note)
+
+
+def _read(file: Path) -> tuple[str, list[_FileTensor]]:
+    """Return the kind of a file by its first bytes, and its tensors."""
+    if file.exists() and not file.is_file():
+        raise FileError("must be a regular file, got a directory, pipe or device: give the path of one file")
+    with file.open("rb") as stream:
+        head = stream.read(16)
+    if file.suffix == ".safetensors" or head[8:9] == b"{":
+        return "safetensors", _read_safetensors(file)
+    if head.startswith(b"\x93NUMPY"):
+        return "npy", [_array(file.stem, np.load(file, allow_pickle=False))]
+    if head.startswith(b"PK\x03\x04"):
+        with zipfile.ZipFile(file) as archive:
+            is_torch = any(name.endswith("/data.pkl") for name in archive.namelist())
+        return _read_torch(file, mmap=True) if is_torch else ("npz", list(_read_npz(file)))
+    if head.startswith(b"\x80"):
+        return _read_torch(file, mmap=False)  # the format of torch.save before 1.6
+    got = "another format" if head else "an empty file"
+    way_out = "give a file of torch.save, a .safetensors, a .npy or a .npz"
+    raise FileError(f"must be a file of torch, safetensors or numpy, got {got}: {way_out}")
+
+
+def _read_npz(file: Path) -> Iterator[_FileTensor]:
+    with np.load(file, allow_pickle=False) as archive:
+        for name in archive.files:
+            try:
+                yield _array(name, archive[name])
+            except ValueError as error:  # an array of objects, which would need pickle
+                yield _FileTensor(name, "matrix", f"cannot be read: {error}")
+
+
+def _array(name: str, array: object) -> _FileTensor:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
+        return _FileTensor(name, "matrix", f"is of dtype {getattr(array, 'dtype', None)}, not real numbers")
+    dtype = np.float64 if array.dtype.kind in "iu" else array.dtype.newbyteorder("=")
+    return _FileTensor(name, "matrix", torch.from_numpy(array.astype(dtype, order="C")))
+
+
+def _read_safetensors(file: Path) -> list[_FileTensor]:
+    try:
+        from safetensors import safe_open
+    except ImportError:
+        raise FileError("needs the safetensors package, got none: pip install muonlab[lab]") from None
+    with safe_open(file, framework="pt", device="cpu") as tensors:
+        return [_by_name(name, tensors.get_tensor(name)) for name in tensors.keys()]  # noqa: SIM118  not a dictionary
+
+
+def _by_name(name: str, tensor: Tensor) -> _FileTensor:
+    """Return a tensor outside of an optimizer's state with the role that its name says."""
+    if _ADAM in name:
+        return _FileTensor(name, "momentum", _OF_ADAM)
+    return _FileTensor(name, "momentum" if BUFFER in name else "weight", tensor)
+
+
+def _read_torch(file: Path, *, mmap: bool) -> tuple[str, list[_FileTensor]]:
+    """Return the momenta of all optimizer states in a file of torch.save, and its other tensors."""
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
+    except pickle.UnpicklingError as error:  # the message of torch suggests weights_only=False
+        refused = re.search(r"(?:GLOBAL|global:?|class) ([\w.]+\.\w+)", str(error))
+        got = refused[1] if refused else printable(str(error).splitlines()[-1], 160)
+        gather = "gather it by get_optimizer_state_dict with full_state_dict=True"
+        way_out = gather if "distributed" in got else _SAVE_ALONE
+        raise FileError(f"must hold tensors and plain values only, got {got}, which is not loaded: {way_out}") from None
+    found = list(_walk(content, ()))
+    optimizers = {path: value for path, value in found if not isinstance(value, Tensor)}
+    tensors: list[_FileTensor] = []
+    for path, state_dict in optimizers.items():
+        tensors += _read_optimizer(f"{path}: " if len(optimizers) > 1 else "", state_dict)
+    tensors += [_by_name(path, value) for path, value in found if isinstance(value, Tensor)]
+    return "torch optimizer state" if list(optimizers) == [""] else "torch checkpoint", tensors
+
+
+def _walk(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield every optimizer state, and every tensor outside of them, with its path in nested dictionaries and lists."""
+    if isinstance(value, Tensor) or (isinstance(value, dict) and {"state", "param_groups"} <= value.keys()):
+        yield ".".join(path), value
+    elif isinstance(value, (dict, list, tuple)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _walk(item, (*path, str(key)))
+
+
+def _read_optimizer(prefix: str, state_dict: Mapping[str, Any]) -> Iterator[_FileTensor]:
+    """Yield the momentum of each parameter, by its name if the groups have names."""
+    for g, group in enumerate(state_dict["param_groups"]):
+        settings = _settings(group)
+        for i, (key, given) in enumerate(
+            zip(group["params"], group.get("param_names") or group["params"], strict=True)
+        ):
+            name = prefix + (given if isinstance(given, str) else f"group {g}, parameter {i}")
+            state = state_dict["state"].get(key, {})
+            absent = _OF_ADAM if _ADAM in state else "has no momentum buffer: save after a step with momentum > 0"
+            buffer = state.get(BUFFER)
+            yield _FileTensor(name, "momentum", absent if buffer is None else buffer, settings)
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a group; those of a Muon as in muonlab, with the orthogonalizer in plain form."""
+    options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+    options |= {key: value.item() for key, value in options.items() if isinstance(value, Tensor) and value.numel() == 1}
+    try:
+        native = as_native(options)
+        return {key: to_plain(value) if key == "orthogonalizer" else value for key, value in native.items()}
+    except (ArithmeticError, ValueError, TypeError, LookupError) as error:
+        if "orthogonalizer" not in group and "ns_coefficients" not in group:  # another optimizer's
+            return options
+        got = printable(repr(error), 160)
+        raise FileError(f"must hold an orthogonalizer that Muon accepts, got {got}: {_SAVE_ALONE}") from None
+
+
+def _unusable(entry: _FileTensor, view: MatrixView) -> str:
+    """Return why an entry of a file is not read as matrices; empty if it is."""
+    tensor = entry.tensor
+    if isinstance(tensor, str):
+        return tensor
+    shape = tuple(tensor.shape)
+    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        return f"has no dense values ({tensor.layout}, device {tensor.device}): save a dense tensor"
+    if len(shape) < 2 or not tensor.numel():
+        return f"is not a matrix, shape {shape}"
+    if tensor.dtype not in FLOATING:
+        return f"is of {tensor.dtype}, not float16, bfloat16, float32 or float64: convert it before saving"
+    try:
+        check_fits(check_view(view), shape, printable(entry.name))
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _split(name: str, tensor: Tensor, view: MatrixView) -> Iterator[tuple[str, Tensor]]:
+    """Yield the matrices of a tensor; their names end with the rows of the block, or the index in the batch."""
+    parts, start = blocks(tensor, view), 0
+    for block in parts:
+        label = f"{name}[{start}:{start + len(block)}]" if len(parts) > 1 else name
+        start += len(block)
+        M = block if block.ndim == 2 else as_matrices(block, view)
+        yield from [(label, M)] if M.ndim == 2 else ((f"{label}[{i}]", M[i]) for i in range(len(M)))
+
+
+def _no_matrix(skipped: list[tuple[str, str]], note: str) -> str:
+    """Return the message for a file without matrices: what it has instead."""
+    if any(reason == _OF_ADAM for _, reason in skipped):
+        rule = (
+            f"must hold momentum buffers, got the state of an Adam-like optimizer, whose {_ADAM} is not orthogonalized"
+        )
+        return f"{rule}: {note or 'give the state of a Muon, or of SGD with momentum'}"
+    if note:
+        return f"must hold momentum buffers, got weights only: {note}"
+    if skipped:
+        name, reason = skipped[0]
+        return f"must hold a matrix, got none in {len(skipped)} entries: the first, {name}, {reason}"
+    return f"must hold a matrix, got no tensor or array: {_SAVE_ALONE}, or numpy.save(path, M)"

@@ -1,0 +1,113 @@
+"""``NetworkCertificate``: what the proof says about all matrices of a network together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from muonlab.diagnostics.certificates import text
+from muonlab.diagnostics.certificates.certificate import Certificate, Status
+from muonlab.theory import network_alignment
+
+
+@dataclass(frozen=True)
+class NetworkCertificate:
+    """A certificate per matrix, and one for the network under the dual pair ``Σ_l c_l ‖·‖_*``, ``max_l ‖·‖_op / c_l``.
+
+    ``c_l`` is the length of a step in layer l (scale rule and learning rate) relative to the longest; where all are
+    equal this is the plain pair ``Σ_l ‖·‖_*`` and ``max_l ‖·‖_op``. The L of the theorem belongs to the same pair.
+
+    Attributes:
+        matrices: name → certificate.
+        what: what the matrices are: momentum buffers, gradients, weights.
+        steps: name → c_l; matrices of length zero do not count in the whole (if all are zero, all count equally).
+        descent: ``Σ_l c_l ⟨M_l, O_l⟩ / Σ_l c_l ‖M_l‖_*``.
+        op_norm: ``max_l ‖O_l‖_op``.
+        alignment: their quotient.
+        alignment_floor: alignment that every network of these shapes reaches; None if one of the matrices has no floor.
+        rank: ``Σ_l min(m_l, n_l)``, the r of the theorem.
+        not_covered: what the optimizer does that the theorems do not cover.
+    """
+
+    matrices: Mapping[str, Certificate]
+    what: str
+    steps: Mapping[str, float]
+    not_covered: tuple[str, ...]
+    descent: float = field(init=False)
+    op_norm: float = field(init=False)
+    alignment: float = field(init=False)
+    alignment_floor: float | None = field(init=False)
+    rank: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        every = [(c, self.steps[name]) for name, c in self.matrices.items()]
+        layers = [(c, step) for c, step in every if step > 0] or every  # the theorem is about matrices that move
+        sound = [(c, step) for c, step in layers if math.isfinite(c.nuclear) and math.isfinite(c.op_norm)]
+        descent = op_norm = alignment = math.nan
+        if sound and len(sound) == len(layers):
+            descent, op_norm, alignment = network_alignment(
+                [c.descent * c.nuclear for c, _ in sound],
+                [c.nuclear for c, _ in sound],
+                [c.op_norm for c, _ in sound],
+                [step for _, step in sound],
+            )
+        floor = None
+        if layers and all(c.alignment_floor is not None for c, _ in layers):
+            least = min((c.alignment_floor or 0.0) * c.largest_gain for c, _ in layers)
+            floor = least / max(c.largest_gain for c, _ in layers)
+        values = {"descent": descent, "op_norm": op_norm, "alignment": alignment, "alignment_floor": floor}
+        for name, value in {**values, "rank": sum(min(c.shape) for c, _ in layers)}.items():
+            object.__setattr__(self, name, value)
+
+    def __getitem__(self, name: str) -> Certificate:
+        return self.matrices[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.matrices)
+
+    def __len__(self) -> int:
+        return len(self.matrices)
+
+    @property
+    def factor(self) -> float:
+        """Factor on the convergence bound of exact orthogonalization: ``1/alignment``, infinite for 0 or less."""
+        return 1 / self.alignment if self.alignment > 0 else math.inf
+
+    @property
+    def status(self) -> Status:
+        """``"violated"`` if any matrix is, "holds" if the whole has a positive alignment, else "not_applicable"."""
+        if any(c.status == "violated" for c in self.matrices.values()):
+            return "violated"
+        return "holds" if self.alignment > 0 else "not_applicable"
+
+    @property
+    def reason(self) -> str:
+        """The reason of the status, in one sentence."""
+        wrong = [name for name, c in self.matrices.items() if c.status == "violated"]
+        if wrong:
+            return f"{len(wrong)} of {len(self)} matrices contradict a statement, the first {wrong[0]}"
+        if not self.alignment > 0:
+            unsound = [name for name, c in self.matrices.items() if not math.isfinite(c.alignment)]
+            if unsound:
+                return f"{len(unsound)} of {len(self)} matrices are not finite, the first {unsound[0]}"
+            if all(not c.nuclear for c in self.matrices.values()):
+                return "every matrix is zero: no step has been taken"
+            return "the network as a whole does not descend"
+        moving = sum(step > 0 for step in self.steps.values()) or len(self)
+        return f"alignment theorem over {moving} {'matrix' if moving == 1 else 'matrices'}: factor {self.factor:.4g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON can hold; numbers that are not finite become None."""
+        names = ("what", "status", "reason", "descent", "op_norm", "alignment", "alignment_floor", "factor", "rank")
+        whole = {name: getattr(self, name) for name in (*names, "not_covered")}
+        matrices = [c.to_dict() | {"name": name, "step": self.steps[name]} for name, c in self.matrices.items()]
+        plain: dict[str, Any] = text.plain({**whole, "matrices": matrices})
+        return plain
+
+    def __str__(self) -> str:
+        return text.network(self)
+
+    def _repr_html_(self) -> str:
+        return text.as_html(str(self))

@@ -1,0 +1,350 @@
+"""Certificates of several matrices: the whole against its definition, optimizers and models by their own settings."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from muonlab import ExactPolar, Muon, MuonWithAux, NewtonSchulz, newton_schulz, split_params
+from muonlab.diagnostics import NetworkCertificate, certify
+from muonlab.polynomials import taylor
+from muonlab.theory import alignment_floor
+from tests.orthogonalize.zoo import gaussian, with_spectrum, zoo
+
+MATRICES = {
+    "small": with_spectrum(6, 9, np.geomspace(1, 0.1, 6)),
+    "tall": 100 * gaussian(12, 5),
+    "flat": with_spectrum(8, 8, np.ones(8)),
+}
+
+
+def nuclear(M):
+    return float(np.linalg.svd(M.detach().double().numpy(), compute_uv=False).sum())
+
+
+def operator(M):
+    return float(np.linalg.svd(M.detach().double().numpy(), compute_uv=False)[0])
+
+
+def by_definition(layers):
+    """ρ, s and ρ/s of ``[(M, O, c)]`` under the dual pair ``Σ c ‖·‖_*`` and ``max ‖·‖_op / c``."""
+    descent = sum(c * float(torch.sum(M.double() * O.double())) for M, O, c in layers)
+    norm = sum(c * nuclear(M) for M, _, c in layers)
+    gain = max(operator(c * O) / c for _, O, c in layers)
+    return descent / norm, gain, descent / norm / gain
+
+
+def stepped(optimizer, seed=0):
+    for k, p in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(seed + k))
+    optimizer.step()
+    return optimizer
+
+
+def parameter(*shape, seed=0):
+    return nn.Parameter(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)))
+
+
+# ---------------------------------------------------------------------------------------------------------- the whole
+
+
+@pytest.mark.parametrize("polynomial", ["quintic", "jordan"])
+def test_the_whole_is_that_of_its_definition(polynomial):
+    n = certify(MATRICES, polynomial, steps=4)
+    layers = [(M, newton_schulz(M, polynomial, steps=4), 1.0) for M in MATRICES.values()]
+    assert (n.descent, n.op_norm, n.alignment) == pytest.approx(by_definition(layers), rel=1e-6)
+    assert n.factor == pytest.approx(1 / n.alignment)
+    assert n.rank == 6 + 5 + 8
+    assert n.status == "holds"
+    assert n.alignment_floor <= n.alignment
+    for name, M in MATRICES.items():
+        alone = certify(M, polynomial, steps=4)
+        assert n[name].to_dict() == {**alone.to_dict(), "name": name}
+
+
+def test_the_floor_of_the_whole_is_the_least_descent_over_the_largest_gain():
+    n = certify(MATRICES, "jordan")
+    floors = [alignment_floor(NewtonSchulz("jordan").schedule, r) for r in (6, 5, 8)]
+    assert n.alignment_floor == pytest.approx(min(floors), rel=1e-12)
+    mixed = stepped(
+        Muon(
+            [
+                {"params": [parameter(4, 6)], "orthogonalizer": NewtonSchulz("jordan")},
+                {"params": [parameter(40, 60)], "orthogonalizer": NewtonSchulz(taylor(2), steps=3)},
+            ]
+        )
+    )
+    whole = certify(mixed)
+    a, b = (whole[name] for name in whole)
+    assert a.largest_gain > 1.1
+    assert whole.alignment_floor == pytest.approx(b.alignment_floor * 1.0 / a.largest_gain, rel=1e-9)
+    assert whole.alignment_floor < whole.alignment
+
+
+def test_the_floor_holds_for_networks_of_adversarial_spectra():
+    rng = np.random.default_rng(0)
+    for trial in range(10):
+        network = []
+        for _ in range(3):
+            r = int(rng.integers(2, 16))
+            values = np.r_[1.0, np.full(r - 1, 10.0 ** -rng.uniform(0, 3))]
+            network.append(with_spectrum(r, 20, values, seed=trial) * 10.0 ** rng.uniform(-3, 3))
+        n = certify(network, taylor(2), steps=3)
+        assert n.alignment >= n.alignment_floor
+
+
+@pytest.mark.parametrize("scale", ["none", "original", "match_rms_adamw", "spectral"])
+def test_scale_rules_and_learning_rates_weigh_the_layers(scale):
+    tall, wide = parameter(12, 5), parameter(4, 9)
+    groups = [{"params": [("tall", tall)], "lr": 0.02}, {"params": [("wide", wide)], "lr": 0.3}]
+    optimizer = stepped(Muon(groups, scale=scale, nesterov=False, orthogonalizer=NewtonSchulz("jordan")))
+    n = certify(optimizer)
+    rule = {
+        "none": lambda *_: 1.0,
+        "original": lambda m, n: math.sqrt(max(1, m / n)),
+        "match_rms_adamw": lambda m, n: 0.2 * math.sqrt(max(m, n)),
+        "spectral": lambda m, n: math.sqrt(m / n),
+    }[scale]
+    lengths = {"tall": 0.02 * rule(12, 5), "wide": 0.3 * rule(4, 9)}
+    longest = max(lengths.values())
+    assert n.steps == pytest.approx({name: length / longest for name, length in lengths.items()})
+    momenta = {"tall": optimizer.state[tall]["momentum_buffer"], "wide": optimizer.state[wide]["momentum_buffer"]}
+    layers = [(M, newton_schulz(M, "jordan"), lengths[name]) for name, M in momenta.items()]
+    assert (n.descent, n.op_norm, n.alignment) == pytest.approx(by_definition(layers), rel=1e-5)
+    unweighted = by_definition([(M, O, 1.0) for M, O, _ in layers])
+    assert n.descent != pytest.approx(unweighted[0], rel=1e-3)
+
+
+def test_one_wrong_matrix_makes_the_whole_violated_and_is_named():
+    good, bad = (certify(MATRICES["flat"], outcome=s * newton_schulz(MATRICES["flat"])) for s in (1, -1))
+    n = NetworkCertificate({"a": good, "b": bad}, "matrices", {"a": 1.0, "b": 0.1}, ())
+    assert n.status == "violated"
+    assert n.reason == "1 of 2 matrices contradict a statement, the first b"
+    assert n.alignment > 0  # the sum descends, and still
+
+
+def test_a_whole_that_does_not_descend_is_not_applicable():
+    M = 0.01 * MATRICES["flat"]
+    up = certify(M, "jordan", prescale="paper", outcome=-newton_schulz(M, "jordan"))
+    assert up.status == "not_applicable"
+    n = NetworkCertificate({"a": up}, "matrices", {"a": 1.0}, ())
+    assert (n.status, n.reason, n.factor) == ("not_applicable", "the network as a whole does not descend", math.inf)
+    assert n.alignment_floor is None
+
+
+def test_one_matrix_that_is_not_finite_or_zero_leaves_the_others_certified():
+    broken = gaussian(4, 4)
+    broken[1, 2] = math.nan
+    n = certify({**MATRICES, "broken": broken})
+    assert n.status == "not_applicable"
+    assert n.reason == "1 of 4 matrices are not finite, the first broken"
+    assert n.alignment_floor is None
+    assert [n[name].status for name in n] == ["holds", "holds", "holds", "not_applicable"]
+    zero, without = certify({**MATRICES, "zero": torch.zeros(3, 4)}), certify(list(MATRICES.values()))
+    assert list(without) == ["[0]", "[1]", "[2]"]
+    assert (zero.descent, zero.op_norm) == pytest.approx((without.descent, without.op_norm))
+    assert (zero.status, zero.rank) == ("holds", without.rank + 3)
+    found = json.loads(json.dumps(n.to_dict(), allow_nan=False))
+    assert found["alignment"] is None
+    assert "broken: alignment theorem: not_applicable: NaN or infinity" in str(n)
+
+
+def test_the_zoo_as_one_network_is_json_and_html():
+    specimens = {name: M for name, M in zoo().items() if M.numel() < 5000 and "largest" not in name}
+    n = certify(specimens, "jordan")
+    assert n.status == "holds", n.reason
+    assert len(json.loads(json.dumps(n.to_dict(), allow_nan=False))["matrices"]) == len(n) == len(specimens)
+    assert all(name in str(n) for name in specimens)
+
+
+# ------------------------------------------------------------------------------------------------- sources and names
+
+
+def test_hostile_names_are_text_in_html_and_kept_in_json():
+    hostile = {"<script>alert(1)</script>": gaussian(3, 4), 'x" onload="y': gaussian(4, 3), "</pre>": gaussian(2, 2)}
+    n = certify(hostile)
+    page = n._repr_html_()
+    assert "<script" not in page
+    assert page.count("</pre>") == 1
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "x&quot; onload=&quot;y" in page
+    assert [row["name"] for row in json.loads(json.dumps(n.to_dict()))["matrices"]] == list(hostile)
+
+
+def test_names_used_twice_hide_no_matrix():
+    groups = [{"params": [("w", parameter(4, 6))]}, {"params": [("w", parameter(6, 4))]}]
+    n = certify(stepped(Muon(groups)))
+    assert {name: n[name].shape for name in n} == {"w": (4, 6), "w (2)": (6, 4)}
+    assert n.rank == 8
+    blocks = [{"params": [("w", parameter(4, 6))], "matrix_view": (1, 3)}, {"params": [("w[0]", parameter(6, 4))]}]
+    assert len(certify(stepped(Muon(blocks)))) == 3
+    assert list(certify({0: gaussian(2, 3), 1: gaussian(2, 3)})) == ["0", "1"]
+    assert len(certify({0: gaussian(2, 3), "0": gaussian(2, 3)})) == 2
+
+
+# --------------------------------------------------------------------------------------------------------- optimizers
+
+
+def test_every_matrix_of_an_optimizer_is_certified_as_its_group_sees_it():
+    fused, experts, filters = parameter(12, 5, seed=1), parameter(2, 3, 4, seed=2), parameter(6, 3, 3, 3, seed=3)
+    optimizer = stepped(
+        Muon(
+            [
+                {"params": [("qkv", fused)], "matrix_view": (4, 4, 4), "orthogonalizer": NewtonSchulz("jordan")},
+                {"params": [("experts", experts)], "matrix_view": "batch", "orthogonalizer": ExactPolar()},
+                {"params": [("conv", filters)], "orthogonalizer": NewtonSchulz(taylor(3), steps=2)},
+            ],
+            nesterov=False,
+        )
+    )
+    n = certify(optimizer)
+    M, E, C = (optimizer.state[p]["momentum_buffer"] for p in (fused, experts, filters))
+    expected = {f"qkv[{i}]": M[4 * i : 4 * i + 4] for i in range(3)}
+    expected |= {f"experts[{i}]": E[i] for i in range(2)} | {"conv": C.flatten(1)}
+    assert list(n) == list(expected)
+    for name, matrix in expected.items():
+        assert n[name].nuclear == pytest.approx(nuclear(matrix), rel=1e-6)
+        assert n[name].shape == tuple(matrix.shape)
+    assert n["qkv[1]"].method.startswith("jordan x5")
+    assert n["experts[0]"].theorem == "Theorem 4"
+    assert len(n["conv"].deltas) == 3
+    assert n["conv"].shape == (6, 27)
+    assert n["qkv[2]"].alignment == pytest.approx(certify(M[8:], "jordan").alignment, abs=1e-6)
+    assert n.what == "momentum buffers"
+    assert n.not_covered == ()
+    assert n.status == "holds"
+
+
+def test_what_the_theorems_do_not_cover_is_listed():
+    for options, description in (
+        ({"nesterov": True}, "Nesterov's look-ahead"),
+        ({"weight_decay": 0.1}, "weight decay"),
+        ({"renormalize": "before"}, "renormalised weights"),
+    ):
+        n = certify(stepped(Muon([parameter(4, 6)], **{"nesterov": False, **options})))
+        assert n.not_covered == (description,)
+        assert f"Not covered: {description}." in str(n)
+        assert n.to_dict()["not_covered"] == [description]
+    paper = certify(stepped(Muon.paper([parameter(4, 6)], lr=0.1, momentum=0.9, polar="svd")))
+    assert (paper.not_covered, paper["group 0, parameter 0"].theorem) == ((), "Theorem 4")
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 6, 2), nn.Flatten(), nn.Linear(6, 10))
+
+
+def test_auxiliary_parameters_are_counted_as_not_covered():
+    model = network()
+    split = split_params(model)
+    muon = Muon(split.matrices, nesterov=True, weight_decay=0.1)
+    optimizer = MuonWithAux(muon, torch.optim.AdamW(split.rest))
+    stepped(optimizer)
+    n = certify(optimizer)
+    count = sum(len(group["params"]) for group in split.rest)
+    assert count == 4
+    assert n.not_covered == ("Nesterov's look-ahead", "weight decay", f"{count} auxiliary parameters (AdamW)")
+    assert list(n) == ["0.weight", "2.weight"]
+    assert n["0.weight"].shape == (8, 27)
+
+
+def test_before_the_first_step_momenta_are_zero_and_the_certificate_says_so():
+    n = certify(Muon([parameter(4, 6), parameter(3, 3)]))
+    assert n.status == "not_applicable"
+    assert n.reason == "every matrix is zero: no step has been taken"
+    assert (n.alignment, n.descent, n.op_norm) == (0.0, 0.0, 0.0)
+    json.dumps(n.to_dict(), allow_nan=False)
+
+
+def test_learning_rates_of_zero_let_all_matrices_count_alike():
+    """The last step of a cosine schedule, or the first of a warm-up, must not hide what the momenta are like."""
+    n = certify(stepped(Muon([parameter(4, 6), parameter(3, 3)], lr=0.0)))
+    assert n.status == "holds"
+    assert set(n.steps.values()) == {1.0}
+    assert min(c.alignment for c in n.matrices.values()) - 0.1 < n.alignment <= 1
+
+
+def test_empty_parameters_are_no_matter():
+    optimizer = Muon([("empty", parameter(0, 3)), ("w", parameter(4, 6))])
+    n = certify(stepped(optimizer))
+    assert n["empty"].status == "not_applicable"
+    assert n.status == "holds"
+    json.dumps(n.to_dict(), allow_nan=False)
+
+
+def test_certifying_changes_no_weight_no_state_and_no_random_number():
+    optimizer = stepped(Muon([("w", parameter(6, 4)), ("v", parameter(2, 3, 4))]))
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    before = [x.clone() for p in params for x in (p.detach(), p.grad, optimizer.state[p]["momentum_buffer"])]
+    groups, state = repr(optimizer.param_groups), torch.get_rng_state()
+    certify(optimizer)
+    after = [x for p in params for x in (p.detach(), p.grad, optimizer.state[p]["momentum_buffer"])]
+    assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
+    assert repr(optimizer.param_groups) == groups
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# -------------------------------------------------------------------------------------------------------------- models
+
+
+def test_a_model_is_certified_by_the_gradients_of_its_hidden_matrices():
+    model = network()
+    model(torch.randn(16, 3, 4, 4, generator=torch.Generator().manual_seed(1))).square().sum().backward()
+    n = certify(model, "jordan")
+    assert list(n) == ["0.weight", "2.weight"]
+    assert n.what == "gradients"
+    assert n["0.weight"].nuclear == pytest.approx(nuclear(model[0].weight.grad.flatten(1)), rel=1e-6)
+    assert set(n.steps.values()) == {1.0}
+    layers = [(m.weight.grad.flatten(1), newton_schulz(m.weight.grad.flatten(1), "jordan"), 1.0) for m in model[:3:2]]
+    assert n.alignment == pytest.approx(by_definition(layers)[2], rel=1e-5)
+    model[0].weight.grad = None
+    assert list(certify(model)) == ["2.weight"]
+
+
+# -------------------------------------------------------------------------------------------------------------- words
+
+
+def test_the_text_repeats_the_numbers():
+    n = certify(stepped(Muon([("w", parameter(4, 6)), ("v", parameter(3, 3, seed=1))])))
+    text = str(n)
+    for value in (n.descent, n.op_norm, n.alignment, n.alignment_floor, n.factor):
+        assert f"{value:.4g}" in text
+    for name, c in n.matrices.items():
+        (line,) = [row for row in text.splitlines() if row.startswith(f"{name} ")]
+        numbers = (c.delta_0, c.delta, c.chi, c.descent, c.op_norm, c.alignment, c.alignment_floor)
+        assert line.split()[1:] == [f"{c.shape[0]}x{c.shape[1]}", str(c.rank), *(f"{x:.4g}" for x in numbers), "holds"]
+    assert "The whole (momentum buffers): holds." in text
+    assert n.reason == f"alignment theorem over 2 matrices: factor {n.factor:.4g}"
+    found = n.to_dict()
+    assert [row["step"] for row in found["matrices"]] == list(n.steps.values())
+
+
+BAD = [
+    (
+        lambda: certify(network()),
+        ValueError,
+        r"gradients of its hidden matrices, got none: call loss\.backward\(\)",
+    ),
+    (
+        lambda: certify(torch.optim.SGD([parameter(2, 2)], lr=0.1)),
+        TypeError,
+        r"must be a muonlab Muon or MuonWithAux, got torch\.optim\.sgd\.SGD: Muon\.torch replaces torch's own",
+    ),
+    (lambda: certify(Muon([parameter(2, 2)]), steps=3), ValueError, r"got other options as well: leave them out"),
+    (lambda: certify(Muon([parameter(2, 2)]), "jordan"), ValueError, r"or pass its momenta as \{name: matrix\}"),
+    (lambda: certify(Muon([parameter(2, 2)]), prescale="none"), ValueError, r"orthogonalizers of its groups"),
+    (
+        lambda: certify(network(), outcome=torch.eye(2)),
+        ValueError,
+        r"an outcome belongs to one matrix, got several",
+    ),
+]
+
+
+def test_errors_name_the_rule_the_value_and_the_way_out():
+    for call, error, message in BAD:
+        with pytest.raises(error, match=message):
+            call()

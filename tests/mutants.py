@@ -1,0 +1,285 @@
+"""Mutation check: every small fault of the table below must make a test fail.
+
+Run ``python tests/mutants.py`` (``make soak`` does, through tests/test_mutants.py). The program copies ``src`` to a
+temporary folder, applies one mutation at a time and runs pytest on the copy; the faulty tree never touches the working
+tree. It exits with 1 if a mutant survives, if the text of a mutation does not occur exactly once, or if a selection
+fails without a mutation.
+
+To add a row: ``Mutant(room, file, old, new, select)``. ``file`` is relative to ``src/muonlab``; ``old`` must occur in
+it exactly once; ``select`` holds pytest arguments (test files, ``-k`` expressions) that run in seconds and must fail.
+Tests marked slow or gpu are not run. Choose a fault that is easy to make: a sign, a constant, a comparison, an
+off-by-one, a dropped line, swapped arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 300
+"""Time limit of one run of pytest. A mutant that makes its tests hang counts as killed."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault, and the tests that must notice it."""
+
+    room: str
+    file: str
+    old: str
+    new: str
+    select: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Identify the row: the file and the text that replaces the original."""
+        return f"{self.file}: {' '.join(self.new.split())[:60] or 'dropped: ' + ' '.join(self.old.split())[:50]}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened to a mutant: the first test that failed ("" if none did) and how long that took."""
+
+    room: str
+    mutant: str
+    killed_by: str
+    seconds: float
+
+
+TAYLOR = ("tests/polynomials/test_taylor.py",)
+BASE = ("tests/polynomials/test_base.py", "-k", "reading_order")  # hypothesis would shrink failures for minutes
+RANGES = ("tests/polynomials/test_ranges.py", "-k", "tight or irrational or outward or tiny")
+EXPRESS = ("tests/polynomials/test_polar_express.py",)
+PROPERTIES = ("tests/polynomials/test_properties.py",)
+PRESETS = ("tests/polynomials/test_presets.py",)
+RESIDUAL = ("tests/theory/test_residual.py",)
+RATES = ("tests/theory/test_rates.py",)
+ALIGNMENT = ("tests/theory/test_alignment.py",)
+ITERATIONS = ("tests/theory/test_iterations.py",)
+COST = ("tests/theory/test_cost.py", "tests/paper/test_lemma_11.py")
+FLOOR = ("tests/paper/test_alignment_floor.py",)
+BRACKET = ("tests/theory/test_bracket.py",)
+STEPS = (
+    "tests/orthogonalize/test_newton_schulz.py",
+    "-k",
+    "fifty_digit or plain_loop or stacked or batch or cost_model",
+)
+PRODUCTS = ("tests/orthogonalize/test_products.py",)
+POLAR = ("tests/orthogonalize/test_polar.py",)
+SCALES = ("tests/paper/test_definition_4.py", "tests/paper/test_remark_1.py")
+SEGMENTS = ("tests/orthogonalize/test_accuracy.py", "-k", "restarts or anew")
+
+MUTANTS = (
+    # ---------------------------------------------------------------------------------------------------- polynomials
+    Mutant("polynomials", "polynomials/taylor_polynomial.py", "4**s)", "4 ** s + (s > 6))", TAYLOR),
+    Mutant(
+        "polynomials",
+        "polynomials/taylor_polynomial.py",
+        "lead = (2 * kappa + 1)",
+        "lead = 2 * (2 * kappa + 1)",
+        TAYLOR,
+    ),
+    Mutant(
+        "polynomials",
+        "polynomials/base.py",
+        "return (1 - tau[0], *(-c for c in tau[1:]))",
+        "return (tau[0], *tau[1:])",
+        PROPERTIES,
+    ),
+    Mutant("polynomials", "polynomials/base.py", "factor ** (2 * k + 1)", "factor ** (2 * k)", PRESETS),
+    Mutant(
+        "polynomials",
+        "polynomials/base.py",
+        "self.polynomials + other.polynomials",
+        "other.polynomials + self.polynomials",
+        BASE,
+    ),
+    Mutant("polynomials", "polynomials/ranges.py", "math.ceil(scaled) if up", "math.floor(scaled) if up", RANGES),
+    Mutant(
+        "polynomials",
+        "polynomials/ranges.py",
+        "if max(piece) > attained + slack]",
+        "if max(piece) < attained + slack]",
+        RANGES,
+    ),
+    Mutant("polynomials", "polynomials/polar_express.py", "high = 2 - low", "high = 1.0", EXPRESS),
+    Mutant(
+        "polynomials",
+        "polynomials/properties.py",
+        "constant == 1 and range_on(rest",
+        "constant >= 1 and range_on(rest",
+        PROPERTIES,
+    ),
+    Mutant("polynomials", "polynomials/presets.py", "self.table[-1:] * (count", "self.table[:1] * (count", PRESETS),
+    # --------------------------------------------------------------------------------------------------------- theory
+    Mutant(
+        "theory",
+        "theory/residual.py",
+        "float((kappa + 1) ** q) * log_delta",
+        "float((kappa + 1) * q) * log_delta",
+        RESIDUAL,
+    ),
+    Mutant("theory", "theory/residual.py", "if delta < 0.5:", "if delta < 2.0:", RESIDUAL),
+    Mutant(
+        "theory",
+        "theory/rates.py",
+        '"curvature": chi * L * eta * gain**2 / 2,',
+        '"curvature": chi * L * eta * gain / 2,',
+        RATES,
+    ),
+    Mutant("theory", "theory/rates.py", '"start": 2 * beta**2 * L * D', '"start": 2 * beta * L * D', RATES),
+    Mutant(
+        "theory",
+        "theory/alignment.py",
+        "(rho + s) * L * eta * s * factors.drift",
+        "(rho - s) * L * eta * s * factors.drift",
+        ALIGNMENT,
+    ),
+    Mutant("theory", "theory/alignment.py", "before = np.exp((t - 1) *", "before = np.exp(t *", ALIGNMENT),
+    Mutant("theory", "theory/iterations.py", "if tried.total <= target:", "if tried.total >= target:", ITERATIONS),
+    Mutant("theory", "theory/cost.py", "2 * q * (kappa + 1) * m * m * n", "2 * q * kappa * m * m * n", COST),
+    Mutant(
+        "theory", "theory/floor.py", "return mu * (1 / (r * s) - s ** (power - 1))", "return mu * (1 / (r * s))", FLOOR
+    ),
+    Mutant("theory", "theory/bracket.py", "c = e3 - 3 * e1 * e2 + 2 * e1**3", "c = e3 - 3 * e1 * e2 + e1**3", BRACKET),
+    # -------------------------------------------------------------------------------------------------- orthogonalize
+    Mutant("orthogonalize", "orthogonalize/iteration.py", "R.mul_(d**2)", "R.mul_(d)", STEPS),
+    Mutant(
+        "orthogonalize",
+        "orthogonalize/iteration.py",
+        "            square, c = None, 1.0\n",
+        "            square = None\n",
+        STEPS,
+    ),
+    Mutant(
+        "orthogonalize", "orthogonalize/iteration.py", "if p.kappa == 2 and square is None:", "if p.kappa == 2:", STEPS
+    ),
+    Mutant(
+        "orthogonalize", "orthogonalize/products.py", "out[..., second, first].mT", "out[..., second, first]", PRODUCTS
+    ),
+    Mutant(
+        "orthogonalize",
+        "orthogonalize/products.py",
+        "add_identity(Z, c[first + s])",
+        "add_identity(Z, c[first])",
+        PRODUCTS,
+    ),
+    Mutant("orthogonalize", "orthogonalize/polar_factor.py", "(sigma > threshold)", "(sigma >= 0 * threshold)", POLAR),
+    Mutant(
+        "orthogonalize", "orthogonalize/prescale.py", "max(1.0, norm) if prescale", "min(1.0, norm) if prescale", SCALES
+    ),
+    Mutant(
+        "orthogonalize", "orthogonalize/segments.py", "lam = F * F\n        value", "lam = F\n        value", SEGMENTS
+    ),
+    Mutant(
+        "orthogonalize",
+        "orthogonalize/workspace.py",
+        "_kept.by_dtype.pop(dtype, None)",
+        "_kept.by_dtype.get(dtype, None)",
+        PRODUCTS,
+    ),
+)
+
+
+def pytest_on(source: Path, select: tuple[str, ...]) -> tuple[int, str]:
+    """Run a selection of tests on a copy of the package; return pytest's exit code and output."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    command += ["-m", "not slow and not gpu", *select]
+    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return -1, f"FAILED no answer within {SECONDS} s"
+    return done.returncode, done.stdout + done.stderr
+
+
+def first_failure(output: str) -> str:
+    """Return the name of the first failed test, or of the module that cannot be imported."""
+    found = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", output, flags=re.M)
+    return found[1] if found else "pytest did not finish"
+
+
+def copy_of_the_package(folder: str) -> Path:
+    """Copy the package into a folder; return the path to import it from."""
+    return Path(shutil.copytree(ROOT / "src", Path(folder) / "src", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def unmutated(select: tuple[str, ...]) -> str:
+    """Return "" if a selection passes on the package as it is, and the first failure otherwise."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, output = pytest_on(copy_of_the_package(folder), select)
+    return "" if code == 0 else first_failure(output)
+
+
+def check(mutant: Mutant) -> Outcome:
+    """Run the tests of one mutant."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        source = copy_of_the_package(folder)
+        path = source / "muonlab" / mutant.file
+        path.write_text(path.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
+        code, output = pytest_on(source, mutant.select)
+    killed_by = "" if code == 0 else first_failure(output)
+    return Outcome(mutant.room, mutant.name, killed_by, round(time.perf_counter() - start, 1))
+
+
+def stale(mutants: tuple[Mutant, ...]) -> list[str]:
+    """Return the mutants whose text does not occur exactly once in their file."""
+    return [m.name for m in mutants if (ROOT / "src/muonlab" / m.file).read_text(encoding="utf-8").count(m.old) != 1]
+
+
+def main() -> int:
+    """Check all mutants, or those asked for, and print what happened to each."""
+    parser = argparse.ArgumentParser(description="Check that tests notice small faults.")
+    parser.add_argument("--only", default="", help="only mutants whose room or name contains this text")
+    parser.add_argument("--jobs", type=int, default=2, help="runs of pytest at the same time (default 2)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args()
+    chosen = tuple(m for m in MUTANTS if options.only in m.room or options.only in m.name)
+    outdated = stale(chosen)
+    outcomes: list[Outcome] = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        selections = sorted({m.select for m in chosen})
+        broken = {
+            " ".join(s): failure
+            for s, failure in zip(selections, pool.map(unmutated, selections), strict=True)
+            if failure
+        }
+        runnable = [m for m in chosen if m.name not in outdated and " ".join(m.select) not in broken]
+        for outcome in pool.map(check, runnable):
+            outcomes.append(outcome)
+            if not options.json:
+                print(f"{outcome.seconds:6.1f} s  {outcome.mutant:<86}  {outcome.killed_by or 'SURVIVED'}", flush=True)
+    survivors = [outcome.mutant for outcome in outcomes if not outcome.killed_by]
+    if options.json:
+        report = {
+            "outcomes": [asdict(o) for o in outcomes],
+            "survivors": survivors,
+            "stale": outdated,
+            "broken": broken,
+        }
+        print(json.dumps(report, indent=1))
+    else:
+        for name in outdated:
+            print(f"text does not occur exactly once: {name}")
+        for select, failure in broken.items():
+            print(f"fails without a mutation: {select}: {failure}")
+        print(f"{len(outcomes) - len(survivors)} of {len(chosen)} mutants killed")
+    return 1 if survivors or outdated or broken or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
