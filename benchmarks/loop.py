@@ -53,8 +53,8 @@ def lab_updates(spec: Spec, folder: Path) -> Callable[[int], None]:
         for _ in range(count):
             run.update()
             if run.step % run.evaluate_every == 0:
-                run.since, run.step = 0, 0  # evaluation is no part of the loop's overhead
-                run.losses.zero_()
+                run.updates_since_evaluation, run.step = 0, 0  # evaluation is no part of the loop's overhead
+                run.loss_sum.zero_()
             run.save_if_due()
 
     return updates

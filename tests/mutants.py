@@ -76,7 +76,7 @@ STEPS = (
 )
 PRODUCTS = ("tests/orthogonalize/test_products.py",)
 POLAR = ("tests/orthogonalize/test_polar.py",)
-SCALES = ("tests/paper/test_definition_4.py", "tests/paper/test_remark_1.py")
+PRESCALES = ("tests/paper/test_definition_4.py", "tests/paper/test_remark_1.py")
 SEGMENTS = ("tests/orthogonalize/test_accuracy.py", "-k", "restarts or anew")
 
 MUTANTS = (
@@ -175,7 +175,11 @@ MUTANTS = (
     ),
     Mutant("orthogonalize", "orthogonalize/polar_factor.py", "(sigma > threshold)", "(sigma >= 0 * threshold)", POLAR),
     Mutant(
-        "orthogonalize", "orthogonalize/prescale.py", "max(1.0, norm) if prescale", "min(1.0, norm) if prescale", SCALES
+        "orthogonalize",
+        "orthogonalize/prescale.py",
+        "max(1.0, norm) if prescale",
+        "min(1.0, norm) if prescale",
+        PRESCALES,
     ),
     Mutant(
         "orthogonalize", "orthogonalize/segments.py", "lam = F * F\n        value", "lam = F\n        value", SEGMENTS

@@ -123,7 +123,7 @@ def test_buckets_are_those_of_a_step(monkeypatch):
         monkeypatch.setattr("muonlab.optim.distributed.layout.BUCKET_BYTES_PER_RANK", budget // 4)
         params = [Parameter(torch.zeros(shape)) for shape in shapes]
         muon = Muon(params)
-        layout = muon._layouts.plain = SimulatedLayout(RankGrid.simulated(4, 1))
+        layout = muon._layouts.for_plain_tensors = SimulatedLayout(RankGrid.simulated(4, 1))
         for p in params:
             p.grad = torch.ones_like(p)
         muon.step()

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from muonlab.cli import console
 from muonlab.cli.app import main
 from muonlab.lab import load_results
 from muonlab.lab.runner.store import hold_lock
@@ -100,6 +101,7 @@ def test_a_finished_study_prints_json_again_without_changing_anything(capsys, tm
         "SGD-M", "Muon (q=1)", "Muon (q=2)", "Muon (q=3)", "Muon (SVD)",
     ]  # fmt: skip
     assert report["smaller_than_the_paper"]
+    assert "5 of 5 cells were done already; nothing was run." in console.run(report)
 
 
 @pytest.mark.slow

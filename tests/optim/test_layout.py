@@ -39,7 +39,7 @@ def trained(build, layout=None) -> list[Tensor]:
     params = [Parameter(w) for w in drawn(100)]
     optimizer = build(params)
     if layout is not None:
-        optimizer._layouts.plain = layout
+        optimizer._layouts.for_plain_tensors = layout
     for t in range(3):
         for p, g in zip(params, drawn(t), strict=True):
             p.grad = g
@@ -130,11 +130,11 @@ class RefusedLayout(DistributedLayout):
 
 def test_a_step_after_a_refused_plan_is_planned_anew():
     muon = Muon([Parameter(torch.ones(4, 3))])
-    layout = muon._layouts.plain = RefusedLayout(RankGrid.simulated(2, 1))
+    layout = muon._layouts.for_plain_tensors = RefusedLayout(RankGrid.simulated(2, 1))
     plans = []
     for layout.refused, orthogonalizer in ((False, NewtonSchulz()), (True, ExactPolar()), (False, NewtonSchulz())):
         muon.param_groups[0]["orthogonalizer"] = orthogonalizer.plain()
         with pytest.raises(ValueError, match="the same step") if layout.refused else nullcontext():
-            muon._layouts.have_gradients(muon._grouped_params())
+            muon._layouts.agree_on_gradients(muon._grouped_params())
         plans.append(layout._plan_hash)
     assert plans[0] == plans[2] != plans[1]

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from muonlab import SGDM, ExactPolar, Muon, NewtonSchulz
+from muonlab.optim.scaling import SCALES
 from muonlab.polynomials import taylor
 from tests.reference import optimizers as twins
 from tests.reference.optimizers import JORDAN, TAYLOR, muon_step, newton_schulz
@@ -25,7 +26,7 @@ STEPS, LOUD, LATE = 20, 10, 14
 SILENT = (0, 7)
 LATER = {"lr": 0.02, "momentum": 0.5}
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-14}
-SCALES = {
+SCALE_TWINS = {
     "none": twins.no_scale,
     "original": twins.original_scale,
     "match_rms_adamw": twins.match_rms_adamw_scale,
@@ -372,9 +373,13 @@ def test_the_torch_twin_is_torch_optim_muon_as_it_comes_within_bfloat16():
 QUINTIC = NewtonSchulz(taylor(2), steps=3)
 
 
+def test_every_scale_rule_has_a_twin():
+    assert set(SCALE_TWINS) == set(SCALES)
+
+
 def test_every_combination_of_options_follows_the_generic_twin():
     for renormalize, scale, nesterov, momentum_form in product(
-        [None, "before", "after"], SCALES, (False, True), ("ema", "heavy_ball")
+        [None, "before", "after"], SCALE_TWINS, (False, True), ("ema", "heavy_ball")
     ):
         weights, grads = problem(torch.float64, ((5, 9), (9, 5), (4, 2, 3)), steps=6)
         for weight_decay, maximize in [(0.0, False), (0.3, True)]:
@@ -388,7 +393,7 @@ def test_every_combination_of_options_follows_the_generic_twin():
                 "maximize": maximize,
             }
             ours = path_of(partial(Muon, **options, scale=scale, orthogonalizer=QUINTIC), weights, grads)
-            twin = partial(muon_step, **options, scale=SCALES[scale], orthogonalize=quintic(3))
+            twin = partial(muon_step, **options, scale=SCALE_TWINS[scale], orthogonalize=quintic(3))
             assert_same_path(ours, twin_path(twin, weights, grads), TOLERANCE[torch.float64])
 
 

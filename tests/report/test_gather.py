@@ -106,7 +106,7 @@ def test_an_unfinished_cell_is_shown_up_to_its_checkpoint_without_its_torn_line(
 
 def test_a_directory_without_a_readable_run_is_an_error_in_one_line(tmp_path, capsys):
     for content, message in (
-        (None, "without a run in it: muonlab run quickstart makes one"),
+        (None, "without a run in it: create one with muonlab run quickstart"),
         (b"{", "must match the hash that it carries"),
         (hashed_bytes({"format": FORMAT, "study": "x"}), "study.json must say what a run directory is"),
         (hashed_bytes({"format": 99, "study": "x"}), f"must have the format {FORMAT}, got"),

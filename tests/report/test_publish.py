@@ -181,7 +181,7 @@ def test_an_index_does_not_replace_a_file_that_muonlab_did_not_write(tmp_path):
     write_run(tmp_path / "a", OPTIMIZERS)
     for name in ("index.html", "claims.json"):
         (tmp_path / name).write_text("a page of my own")
-        with pytest.raises(ValueError, match="an index replaces only an index of muonlab, got"):
+        with pytest.raises(ValueError, match="only files that muonlab wrote are overwritten, got"):
             report(tmp_path)
         assert (tmp_path / name).read_text() == "a page of my own"
         (tmp_path / name).unlink()

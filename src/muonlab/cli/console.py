@@ -169,6 +169,9 @@ def run(report: dict[str, Any]) -> str:
         *([] if report["clock"] == "wall" else [report["timing"]]),
         *(f"Failed: {f['cell']}: {f['error']}" for f in report["failures"]),
     ]
+    if report["cells_to_run"] == 0:
+        done, cells = (sum(p[name] for p in places) for name in ("done", "runs"))
+        notes.append(f"{done} of {cells} cells were done already; nothing was run.")
     ends = {
         "done": f"Done: {report['folder']}",
         "failed": f"Some cells failed; --retry runs them again. The results are in {report['folder']}",

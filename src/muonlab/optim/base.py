@@ -81,12 +81,12 @@ class MomentumOptimizer(Optimizer):
                 raise ValueError(f"parameters must have a shape, got {name} uninitialized: run one forward pass first")
             if not p.is_floating_point():
                 raise TypeError(f"parameters must be real floating-point tensors, got {name} of {p.dtype}: use float32")
-            self._layouts.of(p, name)
+            self._layouts.layout_of(p, name)
 
     def _grouped_params(self) -> list[GroupedParam]:
         """Return every parameter that has entries, with its group, name, momentum and layout."""
         return [
-            GroupedParam(group, name, p, self._buffer(p), self._layouts.of(p, name))
+            GroupedParam(group, name, p, self._buffer(p), self._layouts.layout_of(p, name))
             for group in self.param_groups
             for name, p in named_params(group)
             if p.numel()
@@ -103,7 +103,7 @@ class MomentumOptimizer(Optimizer):
         return buffer
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "distribution": self._layouts.to_plain()}
+        return {**super().__getstate__(), "distribution": self._layouts.constructor_arguments()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Set unpickled or loaded state after checking it; options that an older state lacks keep their values."""

@@ -1,4 +1,4 @@
-"""Where parameters live: what a step needs to know of it, and the layout of one process.
+"""Where parameters live, and what a step needs to know about that: ``Layout``, and the layout of one process.
 
 Momentum, decay and update act entry by entry on what a process holds. Everything that needs more than those entries
 goes through a :class:`Layout`: :class:`LocalLayout` here, ``DistributedLayout`` in ``optim/distributed``.
@@ -19,10 +19,10 @@ from muonlab.optim.scaling import norm_of_matrices
 from muonlab.optim.views import MatrixBlock, MatrixView, matrix_blocks
 
 COMM_DTYPES = (None, torch.bfloat16, torch.float32, torch.float64)
-"""Not float16: momenta leave its range, above and below."""
+"""Not float16: momenta overflow and underflow in it."""
 
 _DEVICE_STACKS = 4
-"""Number of stacks in which a batch is orthogonalized on a device."""
+"""Number of stacks in which a batch is orthogonalized on an accelerator."""
 _CPU_CHUNK_BYTES = 1 << 21
 """Bytes of weights updated together on a CPU: they stay in its cache from momentum to update."""
 
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
     finite: Tensor | None = None
     """Whether the gradient is finite and keeps the momentum finite, on its device; None where no option needs it."""
     block: MatrixBlock = MatrixBlock((), (), 0, ())
-    """The block of the parameter; an empty one where nothing is orthogonalized."""
+    """The block of the parameter; empty for optimizers that do not orthogonalize."""
     block_index: int = 0
 
 
@@ -74,7 +74,7 @@ class Batch(NamedTuple):
         return step_function(self.pieces[0].group["orthogonalizer"])
 
 
-Finished = Sequence[tuple[Batch, Sequence[Tensor]]]
+FinishedBatches = Sequence[tuple[Batch, Sequence[Tensor]]]
 """Batches whose orthogonalization has finished, with the part of each result that this process holds."""
 
 Observer = Callable[[Sequence[Piece], Sequence[Tensor], Sequence[Tensor]], None]
@@ -84,11 +84,11 @@ Observer = Callable[[Sequence[Piece], Sequence[Tensor], Sequence[Tensor]], None]
 class Pipeline(Protocol):
     """Orthogonalizes the batches of one step; a distributed one sends and receives others in the meantime."""
 
-    def orthogonalize(self, batch: Batch) -> Finished:
+    def orthogonalize(self, batch: Batch) -> FinishedBatches:
         """Take a batch and return the batches that have finished: this one, or earlier ones, or none."""
         ...
 
-    def finish(self) -> Finished:
+    def finish(self) -> FinishedBatches:
         """Return the batches that are left."""
         ...
 
@@ -111,7 +111,10 @@ class Layout(Protocol):
         ...
 
     def weight_norms(self, pieces: Sequence[Piece]) -> Sequence[Tensor]:
-        """Return the norms of whole weights (one per matrix of a batch), broadcastable to what is held."""
+        """Return the norms of whole weights, one per matrix of a batch.
+
+        Each is in a shape that broadcasts to the local piece.
+        """
         ...
 
     def chunk_bytes(self, device: torch.device) -> int | None:
@@ -123,7 +126,10 @@ class Layout(Protocol):
         ...
 
     def gather(self, pieces: Sequence[Piece], tensors: Sequence[Tensor]) -> Mapping[int, Tensor]:
-        """Return whole blocks by index, for the pieces that this process orthogonalizes; a tensor for each piece."""
+        """Return whole blocks by index, for the pieces that this process orthogonalizes.
+
+        ``tensors`` has one tensor for each piece.
+        """
         ...
 
     def owned_matrices(self, param: Tensor, block: MatrixBlock, block_index: int) -> range:
@@ -151,7 +157,7 @@ class LocalLayout:
         return [norm_of_matrices(piece.weight, piece.group["matrix_view"] == "batch") for piece in pieces]
 
     def chunk_bytes(self, device: torch.device) -> int | None:
-        """Return what stays in the cache of a CPU from momentum to update; on a device, everything together."""
+        """Return what stays in the cache of a CPU from momentum to update; on an accelerator, everything together."""
         return _CPU_CHUNK_BYTES if device.type == "cpu" else None
 
     def pipeline(self, observe: Observer) -> Pipeline:
@@ -173,11 +179,11 @@ class LocalPipeline:
     def __init__(self, observe: Observer) -> None:
         self._observe = observe
 
-    def orthogonalize(self, batch: Batch) -> Finished:
+    def orthogonalize(self, batch: Batch) -> FinishedBatches:
         """Return the batch with its results."""
         return [(batch, orthogonalize_batch(batch, self._observe))]
 
-    def finish(self) -> Finished:
+    def finish(self) -> FinishedBatches:
         """Return nothing: no batch is left."""
         return []
 
@@ -192,11 +198,11 @@ def orthogonalize_batch(batch: Batch, observe: Observer) -> Sequence[Tensor]:
 
 
 def orthogonalize_matrices(orthogonalize: Callable[[Tensor], Tensor], matrices: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Orthogonalize matrices of one shape: in a few stacks on a device, one by one on a CPU.
+    """Orthogonalize matrices of one shape: in a few stacks on an accelerator, one by one on a CPU.
 
-    On a CPU a stack is no faster and would have to be copied together; the bits are the same either way. On a device
-    the iteration needs several times the memory of its input: a quarter of the batch at a time keeps the total below
-    four times the batch.
+    On a CPU a stack is no faster, and its matrices would first have to be copied into one tensor; the bits are the same
+    either way. On an accelerator the iteration needs several times the memory of its input: a quarter of the batch at a
+    time keeps the total below four times the batch.
     """
     if not matrices or matrices[0].device.type == "cpu":
         return [orthogonalize(M) for M in matrices]
@@ -210,10 +216,10 @@ class Layouts:
 
     Args:
         options: names of the options of a parameter group, which must be equal on all processes.
-        process_group: processes that hold copies of every plain parameter and share the work on them; None: every
+        process_group: processes that hold replicas of every plain parameter and share the work on them; None: every
             process orthogonalizes all of its matrices.
         comm_dtype: dtype in which matrices are sent; None sends them unchanged.
-        entrywise: whether the optimizer acts entry by entry, so that any way of cutting parameters is accepted.
+        entrywise: whether the optimizer acts entry by entry, so that any sharding is accepted.
     """
 
     def __init__(
@@ -226,23 +232,23 @@ class Layouts:
     ) -> None:
         _checks.one_of("comm_dtype", comm_dtype, COMM_DTYPES)
         self.options, self.comm_dtype, self.entrywise = tuple(options), comm_dtype, entrywise
-        self.plain: Layout = LOCAL
+        self.for_plain_tensors: Layout = LOCAL  # layout of parameters that are not DTensors
         self._layouts: dict[Any, Layout] = {}
         self._plan: Any = None
         if process_group is not None:
             from muonlab.optim.distributed.grid import RankGrid
             from muonlab.optim.distributed.layout import DistributedLayout
 
-            self.plain = DistributedLayout(RankGrid.replicated(process_group), comm_dtype)
+            self.for_plain_tensors = DistributedLayout(RankGrid.replicated(process_group), comm_dtype)
 
-    def to_plain(self) -> dict[str, Any]:
+    def constructor_arguments(self) -> dict[str, Any]:
         """Return the arguments of a copy in another process: all but the process group, which cannot be pickled."""
         return {"options": self.options, "comm_dtype": self.comm_dtype, "entrywise": self.entrywise}
 
-    def of(self, param: Any, name: str) -> Layout:
+    def layout_of(self, param: Any, name: str) -> Layout:
         """Return the layout of a parameter, read from its type and placements; raise if it is not supported."""
         if not hasattr(param, "device_mesh"):
-            return self.plain
+            return self.for_plain_tensors
         key = (param.device_mesh, tuple(param.placements))
         if key not in self._layouts:
             from muonlab.optim.distributed.grid import RankGrid, sharded_dims
@@ -257,23 +263,30 @@ class Layouts:
             self._layouts[key] = self._layouts[shared]
         return self._layouts[key]
 
-    def have_gradients(self, params: Sequence[GroupedParam], hooks: Sequence[object] = ()) -> Sequence[bool]:
-        """Return, for each parameter, whether any process has a gradient for it.
+    def agree_on_gradients(
+        self, params: Sequence[GroupedParam], hook_signature: Sequence[object] = ()
+    ) -> Sequence[bool]:
+        """Return, for each parameter, whether any process that shares it has a gradient for it.
 
-        On several processes this also shares out the work of the step and checks that all of them plan the same one.
+        On several processes this also shares out the work of the step and checks that all of them plan the same step.
+        Without ``process_group``, only this process is asked about plain parameters.
 
         Args:
             params: all parameters of the optimizer.
-            hooks: what else must be equal on all processes: the hooks that watch the step.
+            hook_signature: describes the hooks that watch the step, which must be equal on all processes.
+
+        Raises:
+            ValueError: if replicas differ in which gradients they have (``distributed/agreement.py``), or processes
+                plan different steps.
         """
-        layouts = list(dict.fromkeys((self.plain, *(p.layout for p in params))))
+        layouts = list(dict.fromkeys((self.for_plain_tensors, *(p.layout for p in params))))
         if all(isinstance(layout, LocalLayout) for layout in layouts):
             return [p.param.grad is not None for p in params]
         if self._plan is None:
             from muonlab.optim.distributed.plan import StepPlan
 
             self._plan = StepPlan(self.options)
-        return self._plan.agree(layouts, params, hooks)  # type: ignore[no-any-return]
+        return self._plan.agree(layouts, params, hook_signature)  # type: ignore[no-any-return]
 
 
 LOCAL = LocalLayout()

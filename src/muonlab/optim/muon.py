@@ -82,8 +82,9 @@ class Muon(MomentumOptimizer):
         nonfinite: how to handle gradients that are not finite, or that would make the momentum overflow:
             ``"propagate"`` them into the weights, ``"raise"`` before anything changes (reads one number from each
             device), or ``"skip"`` the parameter, its weight and state, in this step.
-        process_group: processes that hold copies of the parameters (DistributedDataParallel) and share the work on
-            them; None: every process orthogonalizes all of its matrices. Parameters of fully_shard need no group.
+        process_group: processes that hold replicas of the parameters (DistributedDataParallel) and share the work on
+            them; None: every process orthogonalizes all of its matrices, and gradients are not compared between
+            processes. Parameters of fully_shard need no group.
         comm_dtype: dtype of the matrices that processes send each other; None sends them unchanged, and N processes
             then give the same bits as one for float32. ``torch.bfloat16`` halves the traffic.
 
@@ -330,14 +331,14 @@ class Muon(MomentumOptimizer):
     @property
     def grids(self) -> list[RankGrid]:
         """The grids of ranks that share the work, each once; empty on one process."""
-        layouts = (self._layouts.of(p, name) for group in self.param_groups for name, p in named_params(group))
+        layouts = (self._layouts.layout_of(p, name) for group in self.param_groups for name, p in named_params(group))
         grids = (layout.grid for layout in layouts if hasattr(layout, "grid"))
         return list({grid.group: grid for grid in grids}.values())
 
     def owned_matrices(self, param: Tensor, block: int = 0) -> range:
         """Return the indices of the matrices of a block that this process orthogonalizes, from its first step on."""
         group = next(group for group in self.param_groups if any(p is param for p in group["params"]))
-        layout = self._layouts.of(param, "a parameter")
+        layout = self._layouts.layout_of(param, "a parameter")
         return layout.owned_matrices(param, param_blocks(param, group["matrix_view"], layout)[block], block)
 
     @property
@@ -352,8 +353,8 @@ class Muon(MomentumOptimizer):
         ranks = math.prod(grid.size for grid in self.grids)
         shares = []
         for _, _, _, momentum, layout in self._grouped_params():
-            copies = ranks if isinstance(layout, LocalLayout) else layout.replicas
-            shares.append(float(local_part(momentum).double().square().sum()) / copies)
+            replicas = ranks if isinstance(layout, LocalLayout) else layout.replicas
+            shares.append(float(local_part(momentum).double().square().sum()) / replicas)
         return shares
 
 

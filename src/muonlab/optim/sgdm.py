@@ -30,8 +30,9 @@ class SGDM(MomentumOptimizer):
         maximize: maximize the objective instead of minimizing it.
         nonfinite: how to handle gradients that are not finite, or that would make the momentum overflow:
             ``"propagate"`` them, ``"raise"`` before anything changes, or ``"skip"`` the parameter in this step.
-        process_group: processes that hold copies of the parameters and must agree on which gradients exist and are
-            finite; None: every process works alone. Parameters of fully_shard need no group.
+        process_group: processes that hold replicas of the parameters and must agree on which gradients exist and are
+            finite; None: every process works alone, and gradients are not compared between processes. Parameters of
+            fully_shard need no group.
 
     Example:
         >>> import torch
@@ -54,7 +55,7 @@ class SGDM(MomentumOptimizer):
         process_group: ProcessGroup | None = None,
     ) -> None:
         options = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        # the update is entry by entry, so any way of sharding a parameter is accepted
+        # the update is entry by entry, so any sharding is accepted
         layouts = Layouts(tuple(self.checks), process_group, entrywise=True)
         super().__init__(params, {**options, "maximize": maximize, "nonfinite": nonfinite}, layouts)
 

@@ -1,7 +1,7 @@
 """One step of an optimizer, from gradients to weights, in the order in which it happens.
 
 :func:`muon_step` is Algorithm 1 of Kim & Oh (2026), with the options of :class:`muonlab.Muon`; :func:`sgdm_step` is
-Algorithm 3. The functions below them follow in the order in which they are called.
+Algorithm 3. The functions below them follow in the order of the step; helpers stand where they are first needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from muonlab.optim.distributed.tensors import local_part
 from muonlab.optim.hooks import OrthogonalizeHooks
-from muonlab.optim.layout import Batch, Finished, GroupedParam, Layout, Layouts, Piece, param_blocks
+from muonlab.optim.layout import Batch, FinishedBatches, GroupedParam, Layout, Layouts, Piece, param_blocks
 from muonlab.optim.scaling import SCALES, renormalize
 
 MomentumForm = Literal["heavy_ball", "ema"]
@@ -26,7 +26,7 @@ MOMENTUM_FORMS: tuple[MomentumForm, ...] = ("heavy_ball", "ema")
 
 def muon_step(params: Sequence[GroupedParam], layouts: Layouts, hooks: OrthogonalizeHooks) -> int:
     """Take a step of Muon (Kim & Oh 2026, Algorithm 1) and return how many matrices this process orthogonalized."""
-    pieces = check_finite(collect(params, layouts.have_gradients(params, hooks.signature)))  # line 3: G_t
+    pieces = check_finite(collect(params, layouts.agree_on_gradients(params, hooks.signature)))  # line 3: G_t
     hooks.begin_step(pieces)
     for layout in dict.fromkeys(piece.layout for piece in pieces):
         blocks = [block for piece in pieces if piece.layout is layout for block in split_blocks(piece)]
@@ -44,8 +44,8 @@ def muon_step(params: Sequence[GroupedParam], layouts: Layouts, hooks: Orthogona
 
 def sgdm_step(params: Sequence[GroupedParam], layouts: Layouts) -> None:
     """Take a step of SGD with momentum (Kim & Oh 2026, Algorithm 3)."""
-    for pieces in by_group(check_finite(collect(params, layouts.have_gradients(params)))):
-        with keep_skipped(pieces, [piece.weight for piece in pieces]):
+    for pieces in by_group(check_finite(collect(params, layouts.agree_on_gradients(params)))):
+        with restore_skipped(pieces, [piece.weight for piece in pieces]):
             decay_and_move(pieces, update_momentum(pieces), scale=1.0)
 
 
@@ -58,7 +58,8 @@ def collect(params: Sequence[GroupedParam], have_gradients: Sequence[bool]) -> l
     for (group, name, param, momentum, layout), has_gradient in zip(params, have_gradients, strict=True):
         if not has_gradient:
             continue
-        # a shard without a gradient counts as zeros
+        # another shard has a gradient, so this one counts as zeros; replicas that differ have raised in
+        # agree_on_gradients
         grad = torch.zeros_like(param) if param.grad is None else _dense(param.grad, param, name)
         M = local_part(momentum)
         pieces.append(Piece(param, group, name, layout, local_part(param), local_part(grad).to(M.dtype), M))
@@ -82,9 +83,10 @@ def _dense(grad: Tensor, param: Tensor, name: str) -> Tensor:
 
 
 def check_finite(pieces: list[Piece]) -> list[Piece]:
-    """Attach a finite flag where ``nonfinite`` needs one, and raise where it is ``"raise"`` and one is not set.
+    """Compute for each piece whether it stays finite, if ``nonfinite`` needs it.
 
-    Raises before anything has changed; that reads one number from each device.
+    With ``"raise"``, raise if one does not. The error comes before any change. The check reads one number from each
+    device.
     """
     watched: dict[tuple[Any, ...], list[int]] = {}
     for i, piece in enumerate(pieces):
@@ -140,7 +142,7 @@ def _raise_nonfinite(pieces: Sequence[Piece]) -> None:
 
 
 @contextmanager
-def keep_skipped(pieces: Sequence[Piece], tensors: Sequence[Tensor]) -> Iterator[None]:
+def restore_skipped(pieces: Sequence[Piece], tensors: Sequence[Tensor]) -> Iterator[None]:
     """Restore the tensors of skipped pieces (``nonfinite="skip"``) on exit, bit for bit and without a host sync."""
     skippable = [(p.finite, t) for p, t in zip(pieces, tensors, strict=True) if p.group["nonfinite"] == "skip"]
     copies = [tensor.clone() for _, tensor in skippable]
@@ -153,7 +155,7 @@ def keep_skipped(pieces: Sequence[Piece], tensors: Sequence[Tensor]) -> Iterator
 
 
 def split_blocks(piece: Piece) -> Iterator[Piece]:
-    """Yield a piece for every block that is a matrix, or a batch of matrices, of its own."""
+    """Split a piece into its blocks; each block is one matrix or one batch of matrices."""
     blocks = param_blocks(piece.param, piece.group["matrix_view"], piece.layout)
     if len(blocks) == 1:
         yield piece._replace(block=blocks[0])
@@ -185,7 +187,7 @@ def split_chunks(stacks: Iterable[Sequence[Piece]], layout: Layout) -> Iterator[
 
 
 def by_group(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield neighbouring pieces of one parameter group together."""
+    """Yield runs of consecutive pieces that belong to the same group."""
     for _, members in groupby(pieces, key=lambda piece: id(piece.group)):
         yield list(members)
 
@@ -204,7 +206,7 @@ def update_momentum(pieces: Sequence[Piece]) -> list[Tensor]:
         group = members[0].group
         momenta, grads = [piece.momentum for piece in members], [piece.grad for piece in members]
         beta, nesterov = group["momentum"], group["nesterov"]
-        with keep_skipped(members, momenta):
+        with restore_skipped(members, momenta):
             if group.get("momentum_form", "heavy_ball") == "heavy_ball":
                 torch._foreach_mul_(momenta, beta)
                 torch._foreach_add_(momenta, grads)
@@ -215,20 +217,22 @@ def update_momentum(pieces: Sequence[Piece]) -> list[Tensor]:
     return directions
 
 
-def update_weights(finished: Finished) -> None:
+def update_weights(finished: FinishedBatches) -> None:
     """Update the weights of orthogonalized batches (Kim & Oh 2026, Algorithm 1, line 10).
 
-    In this order: renormalize ``"before"``, decay, move by ``-lr·scale·O``, renormalize ``"after"``.
+    In this order: renormalize ``"before"``, decay (which is not scaled), move by ``-lr·scale·O``, renormalize
+    ``"after"``.
     """
     for batch, results in finished:
         rows, columns = batch.shape[-2:]
         start = 0
         for pieces in by_group(batch.pieces):
             group = pieces[0].group
+            # results of later groups are left over
             updates = [O.view(p.weight.shape) for O, p in zip(results[start:], pieces, strict=False)]
             start += len(pieces)
             when = group["renormalize"] if _moves(group) else None
-            with keep_skipped(pieces, [piece.weight for piece in pieces]):
+            with restore_skipped(pieces, [piece.weight for piece in pieces]):
                 if when == "before":
                     renormalize_weights(pieces, rows)
                 decay_and_move(pieces, updates, scale=SCALES[group["scale"]](rows, columns))
@@ -237,7 +241,11 @@ def update_weights(finished: Finished) -> None:
 
 
 def _moves(group: Mapping[str, Any]) -> bool:
-    """Return whether the learning rate is not zero; checkpoint libraries create state by a step with lr 0."""
+    """Return whether the step may move weights.
+
+    Checkpoint libraries take a step with lr=0 only to create the state; it must not renormalize. A tensor on an
+    accelerator is not read and counts as nonzero.
+    """
     lr = _scalar(group["lr"])
     return isinstance(lr, Tensor) or lr != 0
 
@@ -264,7 +272,7 @@ def decay_and_move(pieces: Sequence[Piece], updates: Sequence[Tensor], *, scale:
 
 
 def _scalar(lr: float | Tensor) -> float | Tensor:
-    """Return a learning rate as a number where that needs no sync, else as a tensor without dimensions."""
+    """Return a learning rate as a number if reading it does not wait for a device, else as a 0-dimensional tensor."""
     if not isinstance(lr, Tensor):
         return lr
     if lr.device.type == "cpu" and not torch.compiler.is_compiling():

@@ -26,10 +26,10 @@ PAGE = "report.html"
 PARTS = "report"
 INPUTS = "made-of.json"
 INDEX = "index.html"
-LEDGER = "claims.json"
+CLAIMS_FILE = "claims.json"
 MOST_SMOOTHING = 1_000
 MARK = b"muonlab"
-"""An existing index is overwritten only if it contains this word."""
+"""An existing index.html or claims.json is overwritten only if it contains this word."""
 
 
 def report(folder: str | os.PathLike[str], *, smoothing: int = 1, show: bool = False) -> dict[str, Any]:
@@ -53,7 +53,9 @@ def report(folder: str | os.PathLike[str], *, smoothing: int = 1, show: bool = F
     runs = find_runs(root) if root.is_dir() else []
     if not runs:
         problem = "without a run in it" if root.is_dir() else "which is not a directory"
-        raise ValueError(f"a report needs a run directory, got {root} {problem}: muonlab run quickstart makes one")
+        raise ValueError(
+            f"a report needs a run directory, got {root} {problem}: create one with muonlab run quickstart"
+        )
     if _checks.integer("smoothing", smoothing, at_least=1) > MOST_SMOOTHING:
         raise ValueError(f"smoothing must be at most {MOST_SMOOTHING:,}, got {smoothing}: use a smaller number")
     answer = _publish_run(root, smoothing) if runs == [root] else _publish_index(root, runs, smoothing)
@@ -77,7 +79,7 @@ def page_of(folder: Path) -> Path:
 
 def _publish_run(folder: Path, smoothing: int) -> dict[str, Any]:
     page, _ = _write_page(folder, smoothing)
-    return _answer(folder / PAGE, page.findings, page.problems)
+    return _summary(folder / PAGE, page.findings, page.problems)
 
 
 def _write_page(folder: Path, smoothing: int) -> tuple[Page, GatheredRun]:
@@ -90,8 +92,8 @@ def _write_page(folder: Path, smoothing: int) -> tuple[Page, GatheredRun]:
         page = compose_page(run, smoothing)
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(
-            f"a page needs the rows that a study writes, got {folder} with others ({type(error).__name__}: {error}): "
-            f"--debug shows where"
+            f"a page needs the rows that a study writes, got unexpected rows in {folder} "
+            f"({type(error).__name__}: {error}): --debug shows where"
         ) from error
     _write_parts(_own_folder(folder, PARTS), page)
     disk.write(folder / PAGE, _encode(study_html(page)))
@@ -154,7 +156,7 @@ def _publish_index(root: Path, folders: Iterable[Path], smoothing: int) -> dict[
     from muonlab.report.page.compose import judge_runs
     from muonlab.report.page.html import index_html
 
-    _check_replaceable(root / INDEX, root / LEDGER)
+    _check_replaceable(root / INDEX, root / CLAIMS_FILE)
     entries: list[IndexEntry] = []
     runs: list[GatheredRun] = []
     problems: list[ReadProblem] = []
@@ -170,21 +172,21 @@ def _publish_index(root: Path, folders: Iterable[Path], smoothing: int) -> dict[
         problems += [ReadProblem(f"{where}/{problem.where}", problem.what) for problem in run.problems]
     if not entries:
         raise ValueError(f"no run in {root} could be read, got {problems[0].what} ({problems[0].where}): run a study")
-    findings = judge_runs(sorted(runs, key=_weight, reverse=True), whole_ledger=True)
-    ledger = json.dumps(_ledger(entries, findings), indent=2, ensure_ascii=False)
+    findings = judge_runs(sorted(runs, key=_priority, reverse=True), whole_ledger=True)
+    claims = json.dumps(_claims_json(entries, findings), indent=2, ensure_ascii=False)
     disk.write(root / INDEX, _encode(index_html(Index("Studies", tuple(entries), findings, tuple(problems)))))
-    disk.write(root / LEDGER, _encode(f"{ledger}\n"))
-    return _answer(root / INDEX, findings, problems) | {"pages": [str(root / entry.path) for entry in entries]}
+    disk.write(root / CLAIMS_FILE, _encode(f"{claims}\n"))
+    return _summary(root / INDEX, findings, problems) | {"pages": [str(root / entry.path) for entry in entries]}
 
 
 def _check_replaceable(*paths: Path) -> None:
     """Refuse to overwrite a file that muonlab did not write."""
     for path in paths:
         if path.exists() and (not path.is_file() or MARK not in path.read_bytes()):
-            raise ValueError(f"an index replaces only an index of muonlab, got {path}: move it to another place")
+            raise ValueError(f"only files that muonlab wrote are overwritten, got {path}: move it elsewhere")
 
 
-def _ledger(entries: Iterable[IndexEntry], findings: Iterable[Finding]) -> dict[str, Any]:
+def _claims_json(entries: Iterable[IndexEntry], findings: Iterable[Finding]) -> dict[str, Any]:
     """Return all claims and the runs that they were judged by, for JSON."""
     return {
         "muonlab": __version__,
@@ -199,14 +201,14 @@ def _ledger(entries: Iterable[IndexEntry], findings: Iterable[Finding]) -> dict[
     }
 
 
-def _weight(run: GatheredRun) -> tuple[bool, int, int]:
+def _priority(run: GatheredRun) -> tuple[bool, int, int]:
     """Return the sort key of runs of one study: finished first, then by profile, then by number of cells."""
     results, profiles = run.results, list[str](PROFILES)
     size = profiles.index(results.profile) if results.profile in profiles else -1
     return results.status == "done" and not run.lost, size, len(results.cells)
 
 
-def _answer(path: Path, findings: Iterable[Finding], problems: Iterable[ReadProblem]) -> dict[str, Any]:
+def _summary(path: Path, findings: Iterable[Finding], problems: Iterable[ReadProblem]) -> dict[str, Any]:
     counts: Mapping[str, int] = Counter(finding.verdict for finding in findings)
     return {
         "page": str(path),

@@ -104,7 +104,7 @@ def stopped(folder: Path, ranks: Ranks) -> list[object]:
 def clipped(folder: Path, ranks: Ranks) -> float:
     training = Training(SHARDED.changed({"clip": None}), Bench(folder), ranks)
     training.update()
-    norm = float(clip_gradients(training.trained, 1e-3))
+    norm = float(clip_gradients(training.trained_parameters, 1e-3))
     gradients = {name: whole(p.grad) for name, p in training.model.named_parameters()}
     if ranks.rank == 0:
         save_file(gradients, folder / "gradients.safetensors")
@@ -195,7 +195,7 @@ def test_gradients_in_shards_are_clipped_like_whole_ones(two, tmp_path):
     found, folder = two
     alone = Training(SHARDED.changed({"clip": None}), Bench(tmp_path))
     alone.update()
-    norm = float(clip_gradients(alone.trained, 1e-3))
+    norm = float(clip_gradients(alone.trained_parameters, 1e-3))
     assert [one["clipped"] for one in found] == pytest.approx([norm, norm], rel=1e-6)
     gradients = load_file(folder / "gradients.safetensors")
     for name, p in alone.model.named_parameters():

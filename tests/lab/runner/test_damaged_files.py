@@ -194,7 +194,7 @@ def test_files_of_one_cell_are_refused_in_the_folder_of_another(run_directory, t
 
 def test_a_changed_profile_or_number_of_threads_is_refused_before_anything_is_written(finished):
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match="the profile or the data were changed, choose another --out"):
+    with pytest.raises(ValueError, match="the definition of the study has changed since: choose another --out"):
         run(study(SPEC.changed({"record_every": 5, "steps": 13})), out=finished)
     assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
     rewrite(finished / "study.json", lambda value: value["settings"].update(threads=2))

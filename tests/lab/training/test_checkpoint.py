@@ -86,7 +86,7 @@ def test_what_kills_have_left_is_swept_and_checkpoints_stay(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (place / "notes.txt").touch()
     (tmp_path / "done.json.part").write_bytes(b"x")
-    checkpoint.sweep(tmp_path)
+    checkpoint.remove_incomplete_files(tmp_path)
     assert sorted(path.name for path in place.iterdir()) == ["000000001.json", "000000001.safetensors", "notes.txt"]
     assert (tmp_path / "elsewhere").is_dir()
     assert not (tmp_path / "done.json.part").exists()
@@ -117,7 +117,7 @@ def test_a_folder_that_is_a_link_is_refused_and_nothing_is_removed(tmp_path):
     (elsewhere / "000000001.safetensors").touch()
     (cell / "checkpoints").symlink_to(elsewhere)
     with pytest.raises(ValueError, match="checkpoints must be a directory of its cell, got a link in cell"):
-        checkpoint.sweep(cell)
+        checkpoint.remove_incomplete_files(cell)
     assert [path.name for path in elsewhere.iterdir()] == ["000000001.safetensors"]
 
 

@@ -1,4 +1,4 @@
-"""``Recorder``: certificates of every matrix of a Muon during training, without changing a bit of the training."""
+"""``Recorder``: certificates of every matrix of a Muon optimizer during training, which stays the same bit for bit."""
 
 from __future__ import annotations
 
@@ -27,22 +27,27 @@ from muonlab.theory import RunBound
 class Recorder:
     """Record δ, ε, χ, ρ, s and alignment of every matrix at every ``every``-th step, without changing the training.
 
+    The symbols are explained in docs/guides/reading-a-certificate.md.
+
     Each recorded step gives a row per matrix (``event: "matrix"``), one for the network (``"whole"``), and, if matrices
-    were not orthogonalized, one with their names (``"missing"``: no gradient, or a Muon that is inactive). Recording
-    needs an uncompiled ``step``. In distributed training every process needs a recorder; each matrix is measured by the
-    rank that orthogonalizes it, and all ranks get all rows.
+    were not orthogonalized, one with their names (``"missing"``: no gradient, or a Muon optimizer that is inactive).
+    Recording needs an uncompiled ``step``. In distributed training every process needs a recorder; each matrix is
+    measured by the rank that orthogonalizes it, and all ranks get all rows.
 
     Args:
         optimizer: a Muon or MuonWithAux.
-        every: record the first step and every so many after it; :meth:`certificate` needs 1.
+        every: record the first step and then every ``every``-th step; :meth:`certificate` needs 1.
         to: a file for JSON lines (appended to), or a function to call with each row; None keeps them in ``rows``.
-        measure: ``"spectrum"``, ``"exact"`` or ``"bracket"``, see ``recording.rows.matrix_row``.
+        measure: how matrices are measured (details: ``recording.rows.matrix_row``).
+            ``"spectrum"``: from the singular values of M; the norm of O is measured only if O disagrees with them.
+            ``"exact"``: the same, and the norm of O is always measured.
+            ``"bracket"``: guaranteed bounds from matrix products alone.
         gradients: also record the nuclear norm of ``p.grad``.
 
     Attributes:
         rows: all rows, if ``to`` is None.
         last: the rows of the last recorded step.
-        run: the steps that the theorem covers (with ``every=1``).
+        run: the steps that the alignment theorem covers (with ``every=1``).
         seconds: wall-clock time spent on recording, to be subtracted from the time of training.
         cpu_seconds: processor time spent on recording, all threads of the process.
 
@@ -99,7 +104,10 @@ class Recorder:
     ) -> None:
         self.close()
         if kind is None and self.step == self._start_step:
-            warnings.warn("nothing was recorded: the optimizer took no step; is it the one that trains?", stacklevel=2)
+            warnings.warn(
+                "nothing was recorded: the optimizer took no step; is this the optimizer that trains the model?",
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Remove the hooks from the optimizer and close the file."""
@@ -118,7 +126,7 @@ class Recorder:
         return {"step": self.step, **self.run.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a saved state; the optimizer's state must be loaded as well."""
+        """Resume from a saved state; load the optimizer's state first, then the recorder's."""
         require_keys(state, "step", *STATE_KEYS)
         step = _checks.integer("step", state["step"], at_least=0)
         self.run.load_state_dict(state)
@@ -185,22 +193,24 @@ class Recorder:
 
     def _on_load(self, _: Optimizer) -> None:
         if self.step != self._start_step:
-            self.run.stop("the optimizer's state was loaded during the run: load the recorder's after it")
+            self.run.stop(
+                "the optimizer's state was loaded during the run: load the optimizer's state first, then the recorder's"
+            )
 
     # ----------------------------------------------------------------------------------------------- the certificate
 
     def certificate(self, *, L: float, D: float, sigma: float = 0.0, B: int = 1, failure: float = 0.05) -> RunBound:
-        """Bound the weighted average of the gradient norms of this run (alignment theorem, per run).
+        """Return a RunBound on the weighted average of the gradient norms of this run (alignment theorem, per run).
 
         It assumes what the recorder cannot check: gradients are unbiased and not clipped, and nothing else moves the
         weights. With ``measure="bracket"`` the bound is valid too, and slightly larger.
 
         Args:
             L: smoothness constant for the pair of norms of :class:`NetworkCertificate`.
-            D: ``f(W_0) - f*``, or ``f(W_0) - f(W_T)`` where that is known.
+            D: ``f(W_0) - f*``, or ``f(W_0) - f(W_T)`` if f(W_T) is known.
             sigma: bound on one sample's standard deviation.
             B: batch size.
-            failure: probability with which the noise term may be exceeded.
+            failure: allowed probability that the noise exceeds its term in the bound.
 
         Returns:
             A :class:`muonlab.theory.RunBound`; "not_applicable" with a reason if the run is not covered.

@@ -20,8 +20,8 @@ from muonlab.lab.settings import Settings
 from muonlab.lab.spec import Spec
 from muonlab.lab.training import checkpoint
 
-Outcome = Literal["done", "failed", "stopped", "held"]
-"""``"held"``: another process is running the cell."""
+Outcome = Literal["done", "failed", "stopped", "locked"]
+"""``"locked"``: another process is running the cell."""
 ShowProgress = Callable[[int, int, dict[str, float]], None]
 """Called with the steps done, their total, and numbers such as ``loss`` and ``seconds``."""
 
@@ -31,18 +31,18 @@ class CellJob:
     """A cell and how to run it: plain values, which can be sent to a worker process.
 
     Args:
-        folder: of the cell.
-        spec: of the cell.
+        folder: the cell's folder.
+        spec: the cell's spec.
         work: ``module:function`` that runs the cell.
         data: directory of the data folders, or None.
         checkpoint_seconds: seconds between checkpoints.
         jobs: number of cells that run at the same time.
         session: index of the session in ``env.json``.
-        data_hash: hash of the data that the key was computed with.
+        data_hash: hash of the data; it is part of the key.
         keep_weights: whether the trained weights are written to the folder.
-        key: of the cell.
+        key: the cell's key.
         machine: description of the machine.
-        cores: of the machine.
+        cores: number of cores of the machine.
     """
 
     folder: Path
@@ -65,13 +65,16 @@ class CellJob:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> CellJob:
-        """Return the job of :meth:`to_dict`; its spec is a :class:`Spec`, as ranks run only training."""
+        """Rebuild a job from :meth:`to_dict`; the spec is a :class:`Spec`, because several ranks can only train."""
         paths = {"folder": Path(values["folder"]), "data": None if values["data"] is None else Path(values["data"])}
         return cls(**{**values, **paths, "spec": Spec(**values["spec"])})
 
 
 class RunnerContext:
-    """The :class:`CellContext` of a running cell; without ``show``, on ranks other than 0, it writes nothing."""
+    """The :class:`CellContext` of a running cell.
+
+    Without ``show`` it writes nothing; this is so on all ranks except 0.
+    """
 
     def __init__(self, job: CellJob, stop_requested: Callable[[], bool], show: ShowProgress | None = None) -> None:
         self.folder, self.data, self.key, self.data_hash = job.folder, job.data, job.key, job.data_hash
@@ -85,7 +88,7 @@ class RunnerContext:
         return self._stop_requested()
 
     def begin(self, saved: SavedRows) -> None:
-        """Cut each file of rows to its saved lines."""
+        """Truncate each row file to the lines that the checkpoint saved."""
         if self._rows:
             self._rows.cut(saved)
 
@@ -110,23 +113,23 @@ class RunnerContext:
 
 
 def run_cell(job: CellJob, stop_requested: Callable[[], bool], show: ShowProgress, ranks: Ranks = ALONE) -> Outcome:
-    """Run a cell until it is done, fails or is stopped, and write the outcome to its folder; with ranks, on rank 0.
+    """Run a cell until it is done, fails or is stopped, and write the outcome to its folder.
 
-    A full disk, a lost rank and an error that not all ranks have are no failures of the cell: they are raised, and the
-    cell stays open.
+    With several ranks, call this on rank 0 and :func:`join_cell` on the others. A full disk, a lost rank, or an error
+    on only some ranks does not count as a failure of the cell: it is raised, and the cell stays open.
     """
     try:
         with hold_lock(job.folder), torch_threads(job.spec.threads):
             return _run_locked_cell(job, stop_requested, show, ranks)
     except LockedError:
-        return "held"
+        return "locked"
 
 
 def _run_locked_cell(job: CellJob, stop_requested: Callable[[], bool], show: ShowProgress, ranks: Ranks) -> Outcome:
     folder = CellFolder(job.folder)
     if folder.status == "done":  # another process has finished it since it was planned
         return "done"
-    checkpoint.sweep(job.folder)
+    checkpoint.remove_incomplete_files(job.folder)
     history = folder.start(job.key, job.jobs, job.session, job.machine, job.cores, ranks.size)
     context = RunnerContext(job, stop_requested, show)
     ranks.publish("job", job.to_dict())
@@ -175,7 +178,10 @@ def _call_work(job: CellJob, context: CellContext, ranks: Ranks) -> Any:
 
 
 def _is_failure_of_cell(error: Exception, ranks: Ranks) -> bool:
-    """Return whether all ranks have the same error, so that they can continue with the next cell."""
+    """Return whether the error belongs to the cell.
+
+    It does if it is the same on all ranks (this is called on each of them), and not a full disk or a lost rank.
+    """
     if isinstance(error, (LostRankError, OtherRankError)) or (isinstance(error, OSError) and error.errno in FULL_DISK):
         return False
     return ranks.all_ranks_agree(error_line(error))

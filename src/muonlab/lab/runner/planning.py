@@ -90,7 +90,8 @@ def plan_cells(request: StudyRequest, stop: StopSignal, *, visible: bool) -> tup
 def needs_run(planned: PlannedCell, request: StudyRequest) -> bool:
     """Return whether a cell is run: an open one always, a failed one only if it is retried, a finished one never.
 
-    The folder of a cell is named by its key, so a cell whose spec, data or ``NUMERICS`` changed has a new, open folder.
+    A changed spec, data or ``NUMERICS`` gives another key; the same run directory then refuses the run
+    (``store._check_same``, ``session._create_folders``), and with another ``--out`` the cell is open.
     """
     status = planned.folder.status
     if status == "failed":

@@ -97,6 +97,8 @@ class Results:
     environments: tuple[Mapping[str, Any], ...] = field(repr=False)
     cells: tuple[CellResult, ...] = field(repr=False)
     folder: Path
+    cells_to_run: int | None = None
+    """Number of cells that this call of :func:`muonlab.lab.run` had to run; None if the results were only read."""
 
     @property
     def changed(self) -> dict[str, Any]:

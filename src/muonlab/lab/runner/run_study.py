@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,10 @@ def run(
 ) -> Results:
     """Run the cells of a study that are not done; return the results of all requested cells.
 
-    A finished cell is never run again, an interrupted one resumes bit-for-bit from its last checkpoint, a failed one
-    is kept with its traceback and run again only with ``retry``. SIGTERM and Ctrl-C save and return early: the status
-    of the results is then ``"open"``. While data are read, they raise :class:`muonlab.lab.cell_context.Stopped`.
+    A finished cell is run again only after its folder is removed, or with another ``out``; an interrupted one resumes
+    bit-for-bit from its last checkpoint; a failed one is kept with its traceback and run again only with ``retry``.
+    SIGTERM and Ctrl-C save and return early: the status of the results is then ``"open"``. While data are read, they
+    raise :class:`muonlab.lab.cell_context.Stopped`.
 
     Args:
         study: a name of ``muonlab list studies``, or a :class:`Study`.
@@ -104,7 +106,7 @@ def run(
         progress_display(study.name, len(session.tasks), visible=progress) as display,
     ):
         run_cells(session.tasks, jobs, stop, display, ranks)
-    return load_results(folder, session.names)
+    return replace(load_results(folder, session.names), cells_to_run=len(session.tasks))
 
 
 def _check_ranks(study: Study, jobs: int, ranks: Ranks) -> None:
@@ -149,7 +151,7 @@ def run_cells(
 def _describe_outcome(folder: Path, outcome: Outcome) -> str:
     if outcome == "stopped":
         return "stopped, saved"
-    if outcome == "held":
+    if outcome == "locked":
         return "skipped, another process is running it"
     result = read_cell(folder)
     if outcome == "failed":

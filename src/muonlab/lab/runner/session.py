@@ -40,7 +40,7 @@ def _create_folders(folder: Path, cells: Sequence[PlannedCell]) -> None:
         if name not in names and any(f"-seed{seed}-" in name for seed in seeds):
             raise ValueError(
                 f"a run directory holds the cells of one study, got {folder} with {name}, which is not one of them: "
-                f"the profile or the data were changed, choose another --out"
+                f"the definition of the study has changed since: choose another --out"
             )
     for planned in cells:
         planned.folder.create(planned.cell, planned.identity)

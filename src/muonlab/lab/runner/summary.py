@@ -25,6 +25,7 @@ def report(results: Results) -> dict[str, Any]:
         "smaller_than_the_paper": study.profiles[results.profile].differences if study else None,  # type: ignore[index]
         "changed": _changes(results),
         "status": results.status,
+        "cells_to_run": results.cells_to_run,
         "folder": str(results.folder),
         "data": {name: {"label": d["label"], "words": d["words"]} for name, d in results.head["data"].items()},
         "places": [{"label": label, **_mean_numbers(cells)} for label, cells in results.places().items()],

@@ -178,7 +178,7 @@ def _warn_of_damage(path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- remove
 
 
-def sweep(folder: Path) -> None:
+def remove_incomplete_files(folder: Path) -> None:
     """Remove files that a killed process left incomplete; only for the process that holds the cell's lock."""
     if (folder / FOLDER).is_symlink():
         raise ValueError(f"{FOLDER} must be a directory of its cell, got a link in {folder.name}: remove the link")

@@ -36,7 +36,7 @@ def train(spec: Spec, context: CellContext, ranks: Ranks = ALONE) -> dict[str, A
     check(spec, ranks=ranks)
     run = Training(spec, context, ranks)
     run.resume()
-    while run.step < run.updates or run.evaluation_is_due:
+    while run.step < run.updates or run.evaluation_is_due:  # a run stopped before its last evaluation resumes with it
         if not run.evaluation_is_due:
             run.update()
         run.save_if_due()
@@ -50,9 +50,9 @@ class Training:
 
     Attributes:
         step: updates done.
-        since: updates since the last evaluation.
-        losses: sum over these updates of the loss on this rank's part of each batch.
-        nuclear_norms: sum over these updates of the nuclear norm of the watched gradient.
+        updates_since_evaluation: updates since the last evaluation.
+        loss_sum: sum over these updates of the loss on this rank's part of each batch.
+        nuclear_norm_sum: sum over these updates of the nuclear norm of the watched gradient.
     """
 
     def __init__(self, spec: Spec, context: CellContext, ranks: Ranks = ALONE) -> None:
@@ -61,16 +61,17 @@ class Training:
         data = self._load_data()
         if context.data_hash not in (None, data.hash):
             raise ValueError(
-                f"data must stay the same during a study, got {spec.dataset} changed: choose another --out"
+                f"data must stay the same during a study, got other data for {spec.dataset} than when the study was "
+                f"planned: choose another --out"
             )
-        self.train, self.test = data.train.to(self.device), data.test.to(self.device)
-        self.per_epoch, self.updates = run_length(spec, len(self.train))
+        self.train_data, self.test_data = data.train.to(self.device), data.test.to(self.device)
+        self.per_epoch, self.updates = run_length(spec, len(self.train_data))
         self.evaluate_every = spec.evaluate_every or self.per_epoch
         self.distributed_model = DistributedModel(build_model(spec, data), ranks, self.device)
         self.model = self.distributed_model.model
         self.optimizer = build_optimizer(spec, self.model, ranks)
         self.base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.trained_parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.watched = watched_parameter(spec, self.model)
         self.recorder: Recorder | None = None
         if spec.recorded:
@@ -78,10 +79,10 @@ class Training:
                 self.optimizer, spec.record_every, to=lambda row: context.write(row, "certificates")
             )
         self.clock = Clock(self.device, alone=ranks.size == 1)
-        self.step = self.since = 0
+        self.step = self.updates_since_evaluation = 0
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
-        self.losses = torch.zeros((), dtype=dtype).to(self.device)
-        self.nuclear_norms = 0.0
+        self.loss_sum = torch.zeros((), dtype=dtype).to(self.device)
+        self.nuclear_norm_sum = 0.0
         self._last_save = self._last_progress = time.monotonic()
         self._save_seconds = 0.0  # duration of the last save
         self._epoch_order: tuple[int, Tensor] | None = None
@@ -103,19 +104,20 @@ class Training:
         self.clock.start()
         self.model.train()
         self.optimizer.zero_grad()
-        loss = self.losses.new_zeros(())
+        loss = self.loss_sum.new_zeros(())
         parts = self.batch()
         for number, (x, y, share) in enumerate(parts, 1):
             with self.distributed_model.gradient_sync(last=number == len(parts)):
                 mean = criterion(self.distributed_model.forward, x, y, self.spec)
+                # a part of share 0 only joins the all-gather (see batch): its weight is 0 for every loss
                 weight = y.numel() if self.spec.loss == "sum" and share else share
                 torch.autograd.backward(mean * (weight * self.distributed_model.loss_factor))
             loss += mean.detach() * share
         if self.watched is not None:
             with self.clock.paused():
-                self.nuclear_norms += gradient_nuclear_norm(self.watched)
+                self.nuclear_norm_sum += gradient_nuclear_norm(self.watched)
         if self.spec.clip is not None:
-            clip_gradients(self.trained, self.spec.clip)
+            clip_gradients(self.trained_parameters, self.spec.clip)
         factor = learning_rate_factor(self.step, self.updates, self.spec.warmup)
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
@@ -123,9 +125,9 @@ class Training:
         self.optimizer.step()
         if self.recorder:
             self.clock.exclude(self.recorder.seconds - recorded[0], self.recorder.cpu_seconds - recorded[1])
-        self.losses += loss
+        self.loss_sum += loss
         self.step += 1
-        self.since += 1
+        self.updates_since_evaluation += 1
         self._show_progress(loss, sum(share for *_, share in parts))
 
     def batch(self) -> list[Part]:
@@ -136,12 +138,12 @@ class Training:
         spec = self.spec
         epoch, position = divmod(self.step, self.per_epoch)
         if self._epoch_order is None or self._epoch_order[0] != epoch:
-            self._epoch_order = epoch, order(spec.seed, epoch, len(self.train))
+            self._epoch_order = epoch, order(spec.seed, epoch, len(self.train_data))
         index = self._epoch_order[1][position * spec.batch_size : (position + 1) * spec.batch_size]
         if spec.augmentation == "none":
-            x, y = self.train.batch(self._of_this_rank(index))
+            x, y = self.train_data.batch(self._of_this_rank(index))
         else:
-            x, y = self.train.batch(index)
+            x, y = self.train_data.batch(index)
             x = augment(x, spec.augmentation, seed=spec.seed, epoch=epoch, step=position)
             x, y = self._of_this_rank(x), self._of_this_rank(y)
         limit = spec.micro_batch or spec.batch_size
@@ -167,7 +169,7 @@ class Training:
     @property
     def evaluation_is_due(self) -> bool:
         """Whether to evaluate before the next update."""
-        return self.since > 0 and (self.step % self.evaluate_every == 0 or self.step == self.updates)
+        return self.updates_since_evaluation > 0 and (self.step % self.evaluate_every == 0 or self.step == self.updates)
 
     def evaluate(self) -> None:
         """Write a row: mean training loss since the last one, loss and accuracy on held-out data, training seconds."""
@@ -175,7 +177,7 @@ class Training:
         row = {
             "event": "evaluation",
             **self._position(),
-            "train_loss": self.check_finite(self._loss_sum() / self.since),
+            "train_loss": self.check_finite(self._loss_sum_of_all_ranks() / self.updates_since_evaluation),
         }
         numbers = self._evaluate_model()
         if numbers is None:  # the resumed run evaluates again
@@ -184,21 +186,21 @@ class Training:
         self.check_finite(numbers["test_loss"])
         row |= numbers
         if self.watched is not None:
-            row["gradient_nuclear_norm"] = self.nuclear_norms / self.since
+            row["gradient_nuclear_norm"] = self.nuclear_norm_sum / self.updates_since_evaluation
         self.context.write(row)
-        self.losses.zero_()
-        self.nuclear_norms, self.since = 0.0, 0
+        self.loss_sum.zero_()
+        self.nuclear_norm_sum, self.updates_since_evaluation = 0.0, 0
 
     def _evaluate_model(self) -> dict[str, float] | None:
         """Return the numbers on held-out data, or None if asked to stop."""
         self.distributed_model.synchronize()
-        numbers = held_out_numbers(self.model, self.test, self.spec, lambda: self.context.stopping, self.ranks)
+        numbers = held_out_numbers(self.model, self.test_data, self.spec, lambda: self.context.stopping, self.ranks)
         self.distributed_model.synchronize()
         return numbers
 
-    def _loss_sum(self) -> float:
-        """Return the sum over ranks of ``losses``."""
-        return float(self.ranks.sum(self.losses))
+    def _loss_sum_of_all_ranks(self) -> float:
+        """Return the sum over ranks of ``loss_sum``."""
+        return float(self.ranks.sum(self.loss_sum))
 
     def _position(self) -> dict[str, Any]:
         """Return the columns of a row that say when it was written; ``lr`` is that of the last update."""
@@ -209,7 +211,9 @@ class Training:
     def check_finite(self, loss: float) -> float:
         """Return a loss; raise ``ValueError`` if it is NaN or infinite."""
         if not math.isfinite(loss):
-            raise ValueError(f"the loss must stay finite, got {loss} within {self.step} updates: lower lr, or aux_lr")
+            raise ValueError(
+                f"the loss must stay finite, got {loss} after at most {self.step} updates: lower lr or aux_lr"
+            )
         return loss
 
     # ---------------------------------------------------------------------------------------------- save and resume
@@ -226,16 +230,17 @@ class Training:
             return
         values = manifest["values"]
         if values["key"] != self.context.key:
+            name = self.context.folder.name
             raise ValueError(
-                f"a cell must resume from its own checkpoint, got {self.context.folder.name} with that of another "
-                f"cell: remove {checkpoint.FOLDER}/ of that cell to restart it"
+                f"a cell must resume from its own checkpoint, got a checkpoint of another cell in {name}: remove "
+                f"{name}/{checkpoint.FOLDER} to restart this cell"
             )
         tensors = named_tensors(self.model, self.optimizer)
         checkpoint.fill(tensors, self.context.folder, manifest, self.ranks)
         restore_random_state(self.model, tensors)
-        self.step, self.since = values["step"], values["since"]
-        self.losses.fill_(values["losses"] if self.ranks.rank == 0 else 0.0)
-        self.nuclear_norms = values["nuclear_norms"]
+        self.step, self.updates_since_evaluation = values["step"], values["since"]
+        self.loss_sum.fill_(values["losses"] if self.ranks.rank == 0 else 0.0)
+        self.nuclear_norm_sum = values["nuclear_norms"]
         self.clock.resume(values["clock"])
         if self.recorder:
             self.recorder.load_state_dict(values["recorder"])
@@ -243,9 +248,10 @@ class Training:
             self.context.begin(values["rows"])
 
     def save_if_due(self) -> None:
-        """Save if any rank is asked to stop, then raise :class:`Stopped`; also save at intervals, by rank 0's clock.
+        """Save when a checkpoint is due by rank 0's clock, or when any rank is asked to stop.
 
-        The interval is at least 20 times the duration of the last save, so that saving takes at most 5 % of the time.
+        In the second case raise :class:`Stopped`. The interval is at least 20 times the duration of the last save, so
+        that saving takes at most 5 % of the time.
         """
         interval = self.context.checkpoint_seconds
         wait = interval + 20 * self._save_seconds * bool(interval)
@@ -263,9 +269,9 @@ class Training:
         values = {
             "key": self.context.key,
             "step": self.step,
-            "since": self.since,
-            "losses": self.check_finite(self._loss_sum()),
-            "nuclear_norms": self.nuclear_norms,
+            "since": self.updates_since_evaluation,
+            "losses": self.check_finite(self._loss_sum_of_all_ranks()),
+            "nuclear_norms": self.nuclear_norm_sum,
             "clock": self.clock.reading(),
             "recorder": self.recorder.state_dict() if self.recorder else None,
             "rows": self.context.save_rows(),

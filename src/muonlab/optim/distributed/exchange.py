@@ -144,7 +144,7 @@ class Broadcasts:
 
     Args:
         blocks: the blocks, in the same order on every rank.
-        grid: the ranks, each of which holds a copy.
+        grid: the ranks, each of which holds a replica.
         results: the blocks that this rank owns, by index.
         like: a tensor with the device and dtype of the messages.
     """

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from muonlab.optim.distributed.exchange import AllToAll, Broadcasts, OwnedBlock, from_owners
-from muonlab.optim.layout import Batch, Finished, Observer, orthogonalize_batch, orthogonalize_matrices
+from muonlab.optim.layout import Batch, FinishedBatches, Observer, orthogonalize_batch, orthogonalize_matrices
 from muonlab.optim.views import MatrixBlock
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class DistributedPipeline:
         self._incoming: deque[Bucket] = deque()
         self._outgoing: deque[Bucket] = deque()
 
-    def orthogonalize(self, batch: Batch) -> Finished:
+    def orthogonalize(self, batch: Batch) -> FinishedBatches:
         """Add a batch to the bucket; where it is full, start sending it and return the batches that have finished."""
         if self._filling is not None and self._filling.accepts(batch, self._layout.bucket_bytes):
             self._filling.batches.append(batch)
@@ -42,7 +42,7 @@ class DistributedPipeline:
         full, self._filling = self._filling, Bucket([batch])
         return [] if full is None else self._advance(full)
 
-    def finish(self) -> Finished:
+    def finish(self) -> FinishedBatches:
         """Send the last bucket, and return all batches that are left."""
         finished = [] if self._filling is None else list(self._advance(self._filling))
         self._filling = None
@@ -52,7 +52,7 @@ class DistributedPipeline:
             finished += self._receive(self._outgoing.popleft())
         return finished
 
-    def _advance(self, bucket: Bucket) -> Finished:
+    def _advance(self, bucket: Bucket) -> FinishedBatches:
         """Send a bucket to its owners, orthogonalize the one before it, receive the one before that."""
         self._incoming.append(self._send_to_owners(bucket))
         if len(self._incoming) > 1:
@@ -92,7 +92,7 @@ class DistributedPipeline:
             )
         return bucket
 
-    def _receive(self, bucket: Bucket) -> Finished:
+    def _receive(self, bucket: Bucket) -> FinishedBatches:
         """Return the batches of a bucket with this rank's pieces of the results, in new memory."""
         grid, comm_dtype = self._layout.grid, self._layout.comm_dtype
         received = bucket.returning.wait() if bucket.returning else {}

@@ -79,7 +79,9 @@ class StepPlan:
         self._planned: list[Any] | None = None
         self._order = ""
 
-    def agree(self, layouts: Sequence[Layout], params: Sequence[GroupedParam], hooks: Sequence[object]) -> list[bool]:
+    def agree(
+        self, layouts: Sequence[Layout], params: Sequence[GroupedParam], hook_signature: Sequence[object]
+    ) -> list[bool]:
         """Give every block an owner, and return for each parameter whether any rank has a gradient for it.
 
         Raises on every rank if parameters, their order, options, learning rates or hooks differ between ranks.
@@ -90,7 +92,7 @@ class StepPlan:
             self._order = repr([(p.name, tuple(p.param.shape), layouts.index(p.layout)) for p in params])
         groups = {id(p.group): p.group for p in params}.values()
         values = repr([[_comparable(group[name]) for name in self._options] for group in groups])
-        options = f"{self._order} {tuple(hooks)} {values}"
+        options = f"{self._order} {tuple(hook_signature)} {values}"
         has_gradient: dict[Tensor, bool] = {}
         self._planned = None  # if a layout raises, the next step plans anew
         for layout in layouts:
@@ -124,5 +126,5 @@ def _treatment(group: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _comparable(option: Any) -> Any:
-    """Return an option as ranks compare it; a tensor on a device is not read."""
+    """Return an option as ranks compare it; a tensor on an accelerator is not read."""
     return float(option) if isinstance(option, Tensor) and option.device.type == "cpu" else str(option)
