@@ -228,7 +228,7 @@ def test_a_run_ends_by_naming_its_page_and_is_not_lost_without_one(tmp_path, cap
     (tmp_path / "quick" / "report").write_text("in the way")
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "No page could be made: " in out
+    assert "The page could not be written: " in out
     assert "Done:" in out
 
 

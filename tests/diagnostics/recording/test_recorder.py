@@ -429,7 +429,7 @@ def test_a_step_without_any_gradient_warns_once_and_names_what_is_missing():
 def test_a_muon_that_calls_no_hook_despite_gradients_is_reported(monkeypatch):
     p, optimizer = one()
     rec = Recorder(optimizer, every=1)
-    monkeypatch.setattr(optimizer, "_done", lambda *_: None)
+    monkeypatch.setattr(optimizer._orthogonalize_hooks, "show", lambda *_: None)
     with pytest.warns(UserWarning, match="1 matrices had a gradient and were not orthogonalized"):
         steps(optimizer, p)
     assert event(rec, "missing")["names"] == ["W"]

@@ -29,7 +29,7 @@ def run_directory(tmp_path_factory):
     out = tmp_path_factory.mktemp("damaged") / "run"
     run(RECORDED, out=out)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("muonlab.lab.training.loop.Training._finite", _fail_at_the_end_with_sgdm)
+        patch.setattr("muonlab.lab.training.loop.Training.check_finite", _fail_at_the_end_with_sgdm)
         patch.setattr(run_study, "handle_signals", lambda **_: nullcontext(StopAfter(30)))
         results = run(RECORDED, out=out, seeds=2, checkpoint_seconds=0)
     assert [cell.status for cell in results.cells] == ["done", "failed", "done", "open"]
@@ -87,7 +87,7 @@ def read_everything(folder):
             if cell.status == "done":
                 cell.weights()
             for path in (cell.folder / "checkpoints").glob("*.json"):
-                assert checkpoint._is_sound(path, read_json(path)), "a checkpoint is damaged"
+                assert checkpoint.is_undamaged(path, read_json(path)), "a checkpoint is damaged"
 
 
 @pytest.mark.parametrize("flips", [200, pytest.param(1_000, marks=pytest.mark.slow)])

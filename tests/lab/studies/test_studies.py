@@ -13,6 +13,7 @@ from muonlab.lab.spec import Spec
 from muonlab.lab.studies import describe, studies
 from muonlab.lab.study import PROFILES
 from muonlab.lab.training.setup import check
+from tests.lab import printed as paper_prints
 
 ROOT = Path(__file__).parents[3]
 ALL = list(studies().values())
@@ -63,7 +64,7 @@ def test_settings_for_a_cpu_also_apply_to_a_numbered_one():
 
 
 def test_the_paper_profile_has_the_printed_hyper_parameters():
-    for recipe in paper.RECIPES:
+    for recipe in paper_prints.RECIPES:
         study = studies()[recipe.study]
         printed = {
             name: value
@@ -119,7 +120,7 @@ def test_every_table_and_figure_of_the_experiments_has_one_study():
 
 def test_models_of_the_paper_profile_are_those_whose_parameters_are_printed():
     used = {study.base.model for study in TRAINED if study.name != "quickstart"}
-    assert used == {entry.model for entry in paper.PARAMETERS}
+    assert used == {entry.model for entry in paper_prints.PARAMETERS}
 
 
 def test_the_watched_parameter_has_the_rank_of_the_axis():
