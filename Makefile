@@ -13,7 +13,7 @@ demo: $(READY)
 	$(BIN)/muonlab run quickstart --profile small
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not gpu"
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -30,7 +30,7 @@ docs: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest src README.md docs/guides tests/docs -q
 
 soak: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m slow
 
 runs:
 	results/runs.sh

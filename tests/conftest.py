@@ -30,6 +30,15 @@ def _own_cache(monkeypatch, tmp_path_factory, worker_id):
     monkeypatch.setenv("MUONLAB_CACHE", str((base if worker_id == "master" else base.parent) / "muonlab-cache"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Run the tests of a module on one worker, so that its fixtures are made once; those over ranks share theirs."""
+    for item in items:
+        module = Path(item.path)
+        group = "distributed" if "distributed" in module.parts and "lab" not in module.parts else str(module)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 def pytest_runtest_setup(item):
     """Skip a test whose data are not there; with MUONLAB_REQUIRE=data that is a failure."""
     marker = item.get_closest_marker("data")

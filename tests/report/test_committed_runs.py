@@ -68,6 +68,7 @@ def test_they_were_made_from_clean_commits_with_one_thread(runs):
             assert re.fullmatch(r"[0-9a-f]{40}", session["commit"]), name  # a plus would say that files were changed
 
 
+@pytest.mark.slow
 def test_their_pages_are_made_again_with_the_same_numbers(committed, tmp_path):
     again = tmp_path / "runs"
     shutil.copytree(committed, again)

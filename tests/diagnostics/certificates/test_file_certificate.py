@@ -231,6 +231,7 @@ def test_a_file_that_names_no_orthogonalizer_says_which_one_was_assumed(tmp_path
         assert "names no orthogonalizer" not in run(capsys, path, *options)[1]
 
 
+@pytest.mark.slow
 def test_a_file_name_of_any_bytes_is_printed_escaped(tmp_path):
     path = os.fsencode(tmp_path) + b"/\xff\xfe\x1b[2J\n.npy"
     with open(path, "wb") as file:
@@ -243,6 +244,7 @@ def test_a_file_name_of_any_bytes_is_printed_escaped(tmp_path):
         assert b"\xff" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path):
     np.save(tmp_path / "M.npy", np.eye(3))
     program = f"{sys.executable} -m muonlab certify {tmp_path / 'M.npy'} | true"

@@ -214,6 +214,7 @@ def test_a_failed_write_leaves_no_temporary_file(cache, monkeypatch):
     assert list((cache / "calibration").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_leave_one_whole_file(cache):
     program = (
         "from muonlab.diagnostics.planning import calibration as c\n"

@@ -78,7 +78,8 @@ def test_a_killed_network_with_batch_norm_and_augmentation_resumes_bit_for_bit(t
     assert_same_cells(load_results(whole).cells, load_results(cut).cells)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_exits_with_75_and_the_same_command_resumes(tmp_path, uninterrupted, number):
     out = tmp_path / "run"
     words = ("run", "quickstart", *LENGTH, "--out", str(out), "--checkpoint-seconds", "1000")

@@ -109,7 +109,8 @@ def test_a_finished_queue_runs_nothing_and_changes_nothing(whole, capsys):
     assert all(cell.status == "done" and cell.spec["threads"] == 1 for cell in cells(whole))
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [10])
 def test_a_queue_killed_with_9_and_stopped_by_sigterm_ends_with_the_same_bits(whole, tmp_path, kills):
     (tmp_path / "list.toml").write_text(LIST)
     choose = random.Random(kills)

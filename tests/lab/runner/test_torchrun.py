@@ -90,6 +90,7 @@ def assert_same_losses(together, alone):
                 assert row[name] == pytest.approx(expected[name], rel=close), (ours.label, name)
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_rank_stops_both_with_75_and_one_process_resumes_to_the_same_losses(tmp_path):
     out = tmp_path / "together"
     words = ("run", "tiny", "--out", str(out), "--json", "--checkpoint-seconds", "1000", *WORDS)

@@ -36,15 +36,15 @@ FOLDERS = {
 }
 
 
-SLOW = ("q-ablation", "degree", "rank", "batch-size", "gpt-1.3b-fineweb")
-"""Studies that train a network of another study."""
+QUICK = ("quickstart", "adhoc", "theory-at-work")
+"""Studies that `make test` runs: embedded data, data from a folder, and problems of known constants."""
 
 
 def marked():
     for name, study in studies().items():
         folder = FOLDERS.get(getattr(study.base, "dataset", ""))
         marks = [pytest.mark.data(folder)] if folder else []
-        yield pytest.param(name, marks=[*marks, *([pytest.mark.slow] if name in SLOW else [])])
+        yield pytest.param(name, marks=[*marks, *([pytest.mark.slow] if name not in QUICK else [])])
 
 
 def test_every_study_has_its_margin():

@@ -54,6 +54,7 @@ def test_the_wall_clock_study_shows_costs_and_the_planner_s_frontier(shown):
     assert shapes == ["64×216", "64×576", "256×576"]
 
 
+@pytest.mark.slow
 def test_the_quickstart_shows_training_certificates_and_polynomials(shown):
     found = shown("quickstart", settings={"steps": 12, "epochs": None, "evaluate_every": 4})
     assert list(found) == ["training", "certificates", "polynomials"]
