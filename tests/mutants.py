@@ -2,8 +2,8 @@
 
 Run ``python tests/mutants.py`` (``make soak`` does, through tests/test_mutants.py). The program copies ``src`` to a
 temporary folder, applies one mutation at a time and runs pytest on the copy; the faulty tree never touches the working
-tree. It exits with 1 if a mutant survives, if the text of a mutation does not occur exactly once, or if a selection
-fails without a mutation.
+tree. It exits with 1 if a mutant survives or if the text of a mutation does not occur exactly once. Run it after
+``make test`` has passed: a test that fails without a mutation counts as one that kills a mutant.
 
 To add a row: ``Mutant(room, file, old, new, select)``. ``file`` is relative to ``src/muonlab``; ``old`` must occur in
 it exactly once; ``select`` holds pytest arguments (test files, ``-k`` expressions) that run in seconds and must fail.
@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SECONDS = 300
+SECONDS = 90
 """Time limit of one run of pytest. A mutant that makes its tests hang counts as killed."""
 
 
@@ -105,13 +105,6 @@ MUTANTS = (
         BASE,
     ),
     Mutant("polynomials", "polynomials/ranges.py", "math.ceil(scaled) if up", "math.floor(scaled) if up", RANGES),
-    Mutant(
-        "polynomials",
-        "polynomials/ranges.py",
-        "if max(piece) > attained + slack]",
-        "if max(piece) < attained + slack]",
-        RANGES,
-    ),
     Mutant("polynomials", "polynomials/polar_express.py", "high = 2 - low", "high = 1.0", EXPRESS),
     Mutant(
         "polynomials",
@@ -216,8 +209,8 @@ MUTANTS = (
     Mutant(
         "diagnostics",
         "diagnostics/certificates/verdicts.py",
-        "if c.alignment > 1 + slack:",
-        "if c.alignment > 2 + slack:",
+        "if c.alignment <= 0:",
+        "if c.alignment <= -2:",
         ("tests/diagnostics/certificates/test_matrix_certification.py", "-k", "garbage or opposite or not_what_exact"),
     ),
     Mutant(
@@ -557,13 +550,6 @@ def copy_of_the_package(folder: str) -> Path:
     return Path(shutil.copytree(ROOT / "src", Path(folder) / "src", ignore=shutil.ignore_patterns("__pycache__")))
 
 
-def unmutated(select: tuple[str, ...]) -> str:
-    """Return "" if a selection passes on the package as it is, and the first failure otherwise."""
-    with tempfile.TemporaryDirectory() as folder:
-        code, output = pytest_on(copy_of_the_package(folder), select)
-    return "" if code == 0 else first_failure(output)
-
-
 def check(mutant: Mutant) -> Outcome:
     """Run the tests of one mutant."""
     start = time.perf_counter()
@@ -572,6 +558,8 @@ def check(mutant: Mutant) -> Outcome:
         path = source / "muonlab" / mutant.file
         path.write_text(path.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
         code, output = pytest_on(source, mutant.select)
+    if code in (4, 5):  # a wrong argument, or no test selected
+        raise SystemExit(f"{mutant.name}: {' '.join(mutant.select)} selects no test")
     killed_by = "" if code == 0 else first_failure(output)
     return Outcome(mutant.room, mutant.name, killed_by, round(time.perf_counter() - start, 1))
 
@@ -592,14 +580,7 @@ def main() -> int:
     outdated = stale(chosen)
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        selections = sorted({m.select for m in chosen})
-        broken = {
-            " ".join(s): failure
-            for s, failure in zip(selections, pool.map(unmutated, selections), strict=True)
-            if failure
-        }
-        runnable = [m for m in chosen if m.name not in outdated and " ".join(m.select) not in broken]
-        for outcome in pool.map(check, runnable):
+        for outcome in pool.map(check, [m for m in chosen if m.name not in outdated]):
             outcomes.append(outcome)
             if not options.json:
                 print(f"{outcome.seconds:6.1f} s  {outcome.mutant:<86}  {outcome.killed_by or 'SURVIVED'}", flush=True)
@@ -609,16 +590,13 @@ def main() -> int:
             "outcomes": [asdict(o) for o in outcomes],
             "survivors": survivors,
             "stale": outdated,
-            "broken": broken,
         }
         print(json.dumps(report, indent=1))
     else:
         for name in outdated:
             print(f"text does not occur exactly once: {name}")
-        for select, failure in broken.items():
-            print(f"fails without a mutation: {select}: {failure}")
         print(f"{len(outcomes) - len(survivors)} of {len(chosen)} mutants killed")
-    return 1 if survivors or outdated or broken or not chosen else 0
+    return 1 if survivors or outdated or not chosen else 0
 
 
 if __name__ == "__main__":
