@@ -47,6 +47,7 @@ def test_each_premise_is_decided_on_its_own():
         (Polynomial((2, -1)), True, True, False, False),  # τ = λ(2-λ)²: maximum 32/27 at 2/3
         (Polynomial((1, -1)), False, False, False, True),  # vanishes at 1
         (Polynomial((1, 1)), True, False, True, False),  # τ(1) = 4
+        (Polynomial((3, -1)), True, False, True, False),  # above 1 everywhere, p(1) = 2
         (Polynomial((-1, Fraction(-1, 10))), False, False, True, False),  # negative, yet τ increases
         (Polynomial((1, Fraction(-1, 4))), True, False, True, True),  # τ(1) = 9/16
         (Polynomial((1, Fraction(-2, 3))), True, False, False, True),  # τ' = (1 - 2λ/3)(1 - 2λ) turns at 1/2
