@@ -18,7 +18,7 @@ from muonlab.lab.data import augment, load, order
 from muonlab.lab.models import build
 from muonlab.lab.studies import find
 from muonlab.lab.training.loop import Training, train
-from muonlab.lab.training.recipe import build_optimizer
+from muonlab.lab.training.recipe import build_optimizer, learning_rate_factor
 from muonlab.optim import Muon, split_params
 from tests.lab.tiny import SPEC, Bench, without_clock
 
@@ -233,6 +233,15 @@ def test_the_main_optimizer_has_the_hidden_matrices_and_nesterov_the_rest():
             assert seen[p] == (0.05, 0.7, False, 0.01)
         rest = {value for p, value in seen.items() if p not in matrices}
         assert rest == {(0.3, 0.9, True, 0.0), (0.4, 0.9, True, 0.0)}
+
+
+def test_the_learning_rate_rises_for_a_twentieth_and_falls_to_nothing():
+    factors = [learning_rate_factor(t, 1000, 0.05) for t in range(1000)]
+    assert factors[:3] == [0.02, 0.04, 0.06]
+    assert factors[49] == factors[50] == 1.0
+    assert all(a > b for a, b in itertools.pairwise(factors[50:]))
+    assert 0 < factors[-1] < 1e-5
+    assert learning_rate_factor(0, 10, 0.0) == 1.0
 
 
 # ---------------------------------------------------------------------------------------------------------- resuming
