@@ -17,6 +17,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim import lr_scheduler as schedulers
 
 from muonlab.optim import SGDM, Muon, MuonWithAux
+from muonlab.optim.step import sgdm_step
 
 LR, MOMENTUM = 0.05, 0.9
 MATRICES = {"square": (6, 6), "wide": (5, 12), "tall": (12, 5), "conv": (4, 3, 2, 2)}
@@ -230,3 +231,16 @@ def same_weights(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
 def close_weights(a: Mapping[str, Tensor], b: Mapping[str, Tensor], tolerance: float = 1e-6) -> bool:
     """Return whether two sets of weights agree up to rounding."""
     return list(a) == list(b) and all(torch.allclose(a[n], b[n], atol=tolerance, rtol=tolerance) for n in a)
+
+
+class SGDMWithUpdate(SGDM):
+    """SGDM whose step calls a method that wrong optimizers override."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss, params = self._begin_step(closure)
+        self._update(params)
+        return loss
+
+    def _update(self, params):
+        sgdm_step(params, self._layouts)

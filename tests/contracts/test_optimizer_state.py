@@ -25,6 +25,7 @@ from tests.contracts.optimizer_cases import (
     MATRICES,
     MOMENTUM,
     SCHEDULES,
+    SGDMWithUpdate,
     broken,
     descend,
     every_momentum_optimizer,
@@ -510,7 +511,7 @@ class LateState(SGDM):
         self.state.clear()
 
 
-class HiddenCounter(SGDM):
+class HiddenCounter(SGDMWithUpdate):
     _steps = 0
 
     def _update(self, params):

@@ -27,6 +27,7 @@ from tests.contracts.optimizer_cases import (
     MOMENTUM,
     SCHEDULES,
     Case,
+    SGDMWithUpdate,
     broken,
     close_weights,
     descend,
@@ -556,21 +557,21 @@ def test_a_scaled_step_is_taken_if_finite_and_skipped_whole_if_not(case):
 # ------------------------------------------------------------------------------------------- the checks have teeth
 
 
-class ScribblesOnGradients(SGDM):
+class ScribblesOnGradients(SGDMWithUpdate):
     def _update(self, params):
         for p in params:
             p.param.grad.mul_(2)
         super()._update(params)
 
 
-class KeepsTheGradient(SGDM):
+class KeepsTheGradient(SGDMWithUpdate):
     def _update(self, params):
         super()._update(params)
         for p in params:
             self.state[p.param][BUFFER] = p.param.grad
 
 
-class ReplacesWeights(SGDM):
+class ReplacesWeights(SGDMWithUpdate):
     def _update(self, params):
         super()._update(params)
         for p in params:
@@ -586,28 +587,28 @@ class DecaysAll(SGDM):
         return super().step(closure)
 
 
-class OneRateForAll(SGDM):
+class OneRateForAll(SGDMWithUpdate):
     def _update(self, params):
         for group in self.param_groups[1:]:
             group.update({key: self.param_groups[0][key] for key in ("lr", "weight_decay")})
         super()._update(params)
 
 
-class Noisy(SGDM):
+class Noisy(SGDMWithUpdate):
     def _update(self, params):
         super()._update(params)
         for p in params:
             p.param.add_(torch.randn_like(p.param), alpha=1e-6)
 
 
-class InBfloat16(SGDM):
+class InBfloat16(SGDMWithUpdate):
     def _update(self, params):
         super()._update(params)
         for p in (p.param for p in params if p.param.ndim == 2):
             p.copy_(p @ torch.eye(p.shape[1], dtype=p.dtype))
 
 
-class ByMemoryOrder(SGDM):
+class ByMemoryOrder(SGDMWithUpdate):
     def _update(self, params):
         for p in (p.param for p in params):
             p.add_(p.grad.as_strided(p.shape, p.detach().contiguous().stride()), alpha=-0.01)
@@ -617,7 +618,7 @@ class AnyMomentum(SGDM):
     checks = {name: check for name, check in SGDM.checks.items() if name != "momentum"}  # noqa: RUF012
 
 
-class Climbs(SGDM):
+class Climbs(SGDMWithUpdate):
     def _update(self, params):
         for group in self.param_groups:
             group["maximize"] = True

@@ -19,7 +19,7 @@ BUFFER = "momentum_buffer"
 
 
 class MomentumOptimizer(Optimizer):
-    """Base class: checks groups, creates momenta, loads state; a subclass implements :meth:`_update`."""
+    """Base class: checks groups, creates momenta, loads state; a subclass implements ``step``."""
 
     checks: ClassVar[Mapping[str, Check]] = COMMON
     """Every option of a parameter group with its check."""
@@ -34,16 +34,8 @@ class MomentumOptimizer(Optimizer):
             )
         super().__init__(given, {**defaults, **checked(defaults, self.checks)})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update every parameter that has a gradient; the others do not change, weight decay included.
-
-        Args:
-            closure: recomputes the loss and its gradients; called once, before the update.
-
-        Returns:
-            What the closure returned.
-        """
+    def _begin_step(self, closure: Callable[[], float] | None) -> tuple[float | None, list[GroupedParam]]:
+        """Call the closure and check the options of all groups; return the loss and the parameters."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -52,12 +44,7 @@ class MomentumOptimizer(Optimizer):
             for group in self.param_groups:  # options assigned by hand are checked like any other
                 group.update(checked(group, self.checks))
                 self._check_group(group)
-        self._update(self._grouped_params())
-        return loss
-
-    def _update(self, params: list[GroupedParam]) -> None:
-        """Update momenta and weights."""
-        raise NotImplementedError
+        return loss, self._grouped_params()
 
     # ---------------------------------------------------------------------------------------------- groups and state
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, no_grad
 from torch.optim.optimizer import ParamsT
 from torch.utils.hooks import RemovableHandle
 
@@ -16,7 +16,7 @@ from muonlab.optim.base import MomentumOptimizer
 from muonlab.optim.distributed.tensors import local_part
 from muonlab.optim.foreign import as_native, newton_schulz_of, refuse_foreign
 from muonlab.optim.hooks import OrthogonalizeHook, OrthogonalizeHooks
-from muonlab.optim.layout import GroupedParam, Layouts, LocalLayout, param_blocks
+from muonlab.optim.layout import Layouts, LocalLayout, param_blocks
 from muonlab.optim.options import COMMON, Check, named_params, one_of
 from muonlab.optim.orthogonalizer import ExactPolar, NewtonSchulz, Orthogonalizer, to_plain
 from muonlab.optim.registry import register
@@ -152,8 +152,19 @@ class Muon(MomentumOptimizer):
         self._orthogonalize_hooks = OrthogonalizeHooks()
         super().__init__(params, options, Layouts(tuple(self.checks), process_group, comm_dtype))
 
-    def _update(self, params: list[GroupedParam]) -> None:
+    @no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every parameter that has a gradient; the others do not change, weight decay included.
+
+        Args:
+            closure: recomputes the loss and its gradients; called once, before the update.
+
+        Returns:
+            What the closure returned.
+        """
+        loss, params = self._begin_step(closure)
         self.orthogonalized = muon_step(params, self._layouts, self._orthogonalize_hooks)
+        return loss
 
     # ------------------------------------------------------------------------------------------------------- recipes
 

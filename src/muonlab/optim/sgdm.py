@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, no_grad
 from torch.optim.optimizer import ParamsT
 
 from muonlab.optim.base import MomentumOptimizer
-from muonlab.optim.layout import GroupedParam, Layouts
+from muonlab.optim.layout import Layouts
 from muonlab.optim.registry import register
 from muonlab.optim.step import sgdm_step
 
@@ -59,8 +60,19 @@ class SGDM(MomentumOptimizer):
         layouts = Layouts(tuple(self.checks), process_group, entrywise=True)
         super().__init__(params, {**options, "maximize": maximize, "nonfinite": nonfinite}, layouts)
 
-    def _update(self, params: list[GroupedParam]) -> None:
+    @no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every parameter that has a gradient; the others do not change, weight decay included.
+
+        Args:
+            closure: recomputes the loss and its gradients; called once, before the update.
+
+        Returns:
+            What the closure returned.
+        """
+        loss, params = self._begin_step(closure)
         sgdm_step(params, self._layouts)
+        return loss
 
 
 register("sgdm", SGDM, source="Kim & Oh 2026, Algorithm 3", any_shape=True)
