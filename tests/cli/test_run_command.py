@@ -78,6 +78,7 @@ def test_debug_raises_the_error():
         main(["run", "no-such-study", "--debug"])
 
 
+@pytest.mark.slow
 def test_a_failed_cell_exits_with_1_and_its_error(capsys, tmp_path):
     words = ["run", "quickstart", "--out", str(tmp_path / "run"), "--set", "lr=1e30", "aux_lr=1e30", "clip=none"]
     assert main(words) == 1

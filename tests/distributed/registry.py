@@ -23,7 +23,7 @@ MODULES = (
     "hazards",
 )
 ALL = (1, 2, 3, 4)
-RARE = (1, 3)
+RARE = (1, 3, 4)
 """Numbers of ranks that only ``make soak`` runs."""
 TIMEOUT = timedelta(seconds=10)
 """Of a collective: a rank that waits for one that has failed gives up after it."""
@@ -111,7 +111,7 @@ def cases() -> list[Case]:
 def each_size(family: str) -> Any:
     """Return the decorator that runs a test once for each N, over the names of all cases of a family.
 
-    Two and four ranks belong to ``make test``, one and three to ``make soak``.
+    Two ranks belong to ``make test``, the other numbers to ``make soak``.
     """
     import pytest
 

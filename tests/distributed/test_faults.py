@@ -83,6 +83,7 @@ def test_a_wire_of_float16_is_refused_by_name(ranks):
         assert "comm_dtype must be one of None, torch.bfloat16" in said
 
 
+@pytest.mark.slow
 def test_the_strided_case_is_one(ranks):
     [placements] = {found["placements"] for found in ranks(4).values("refused_strided")}
     assert "StridedShard" in placements or "_S(" in placements

@@ -36,6 +36,7 @@ def test_the_measure_of_balance_notices_a_bad_plan(program):
     assert balance(costs, (0,) * 5, 2) == 2
 
 
+@pytest.mark.slow
 def test_two_ranks_send_what_the_formula_of_the_program_says_and_share_the_work(program):
     found = program.timed(2, rounds=1, width=24)
     assert found["weights_are_bitwise_equal"]

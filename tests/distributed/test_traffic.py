@@ -6,6 +6,8 @@ from collections import Counter
 from itertools import product
 from math import prod
 
+import pytest
+
 from tests.distributed.cases.traffic import PROBLEMS
 from tests.distributed.problems import STACKS, Matrix
 from tests.distributed.registry import each_size
@@ -76,20 +78,23 @@ def test_every_matrix_is_orthogonalized_once_by_one_rank_to_the_bits_of_one_proc
             ]
 
 
-def test_work_is_shared_by_all_ranks(ranks):
-    for size, case in product((2, 4), ("traffic_replicated", "traffic_shard0", "traffic_shard1")):
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_work_is_shared_by_all_ranks(ranks, size):
+    for case in ("traffic_replicated", "traffic_shard0", "traffic_shard1"):
         for mine in steps_of(ranks, size, case):
             assert all(step["orthogonalized"] > 0 for step in mine)
 
 
-def test_a_formula_with_one_shard_more_is_noticed(ranks):
-    for size, case in product((2, 4), ("traffic_shard0", "traffic_shard1")):
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_formula_with_one_shard_more_is_noticed(ranks, size):
+    for case in ("traffic_shard0", "traffic_shard1"):
         steps = steps_of(ranks, size, case)
         measured = sum(mine[1]["bytes"] for mine in steps)
         assert measured == FLOAT32 * expected(case, size, steps, 1, total_for)
         assert measured != FLOAT32 * expected(case, size, steps, 1, total_for, shards_off=1)
 
 
+@pytest.mark.slow
 def test_stacks_on_replicas_are_orthogonalized_by_each_replica(ranks):
     found = ranks(4).values("counts_hsdp_stack")
     count = sum(prod(one.shape[:-2]) for one in STACKS)

@@ -34,6 +34,7 @@ from muonlab.lab.files import disk
 from muonlab.lab.training import checkpoint
 from muonlab.lab.training.snapshot import named_tensors
 
+pytestmark = pytest.mark.slow  # four ranks on two cores
 SIZE = 4
 DEADLINE = 120.0
 
