@@ -156,13 +156,13 @@ def test_a_skipped_parameter_is_shown_as_skipped_in_all_its_blocks_and_moves_by_
 @pytest.mark.parametrize("every", [1, 3])
 def test_the_first_step_and_each_every_th_are_shown_and_nothing_is_hooked_between(every):
     muon = plain([("p", parameter(3, 3))])
-    log, original, hooked = Log(muon, every), muon._update, []
+    log, original, hooked = Log(muon, every), muon._begin_step, []
 
-    def update(parts):
+    def begin_step(closure):
         hooked.append(len(muon._orthogonalize_hooks))
-        original(parts)
+        return original(closure)
 
-    muon._update = update
+    muon._begin_step = begin_step
     for _ in range(12):
         assert not muon._orthogonalize_hooks
         muon.step()
