@@ -164,7 +164,7 @@ def test_a_wrong_option_gives_one_line_of_one_rank_and_ends_both_in_2(tmp_path):
     with by_hand("run", "tiny", "--out", str(out), "--parallel", "hsdp") as ranks:
         said = [process.communicate(timeout=60) for process in ranks]
         assert [process.returncode for process in ranks] == [2, 2], said
-    assert said[0][1].startswith("muonlab: --parallel hsdp needs an even number of ranks from 4 on")
+    assert said[0][1].startswith("muonlab: --parallel hsdp needs an even number of ranks, at least 4")
     assert said[0][1].count("\n") == 1
     assert said[1] == ("", "")
     assert not out.exists()
