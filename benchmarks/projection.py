@@ -220,7 +220,7 @@ def buckets(owned: Sequence[OwnedBlock], element: int, budget: int) -> Iterator[
 
 
 def layouts(ranks: int) -> dict[str, tuple[int, int]]:
-    """Return replicas and shards of each layout of so many ranks."""
+    """Return the number of replicas and shards of each layout for a number of ranks."""
     found = {"replicated (DDP)": (ranks, 1), "sharded (FSDP2)": (1, ranks)}
     return found | ({"both (HSDP)": (ranks // NODE, NODE)} if ranks > NODE else {})
 
