@@ -5,7 +5,7 @@ Everything here is plain numpy and follows the paper's algorithms line by line; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,9 +46,9 @@ def frobenius(M: Matrix) -> float:
 
 
 def svd_polar(M: Matrix, cutoff: float = 1e-12) -> Matrix:
-    """``U Vᵀ`` over the singular values above ``cutoff·σ_max``."""
+    """``U Vᵀ`` over the singular values above ``cutoff·σ_max``, of one matrix or of each in a stack."""
     U, s, Vt = np.linalg.svd(M, full_matrices=False)
-    return (U * (s > cutoff * max(s[0], 1e-300))) @ Vt
+    return (U * (s > cutoff * np.maximum(s[..., :1], 1e-300))[..., None, :]) @ Vt
 
 
 def range_projector(M: Matrix, cutoff: float = 1e-10) -> Matrix:
@@ -174,13 +174,22 @@ class Adversary:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run leaves: f(W_0)…f(W_T), and for t = 1…T the norms that the theorems speak of."""
+    """What one run leaves: f(W_0)…f(W_T), and for t = 1…T the norms that the theorems speak of.
+
+    ``Ẑ_t`` is the weighted mean of the gradients that is orthogonalized. ``noise`` is the nuclear norm of its noise,
+    ``past_noise`` that of the noise of past gradients in it, ``tracking`` is ``‖∇_t - Ẑ_t‖_*``, ``weights`` is
+    ``‖W_{t-1}‖_op`` and ``inward`` is ``⟨∇_t, W_{t-1}⟩``.
+    """
 
     values: Matrix
     gradients: Matrix
     rho: Matrix
     gain: Matrix
     noise: Matrix
+    past_noise: Matrix
+    tracking: Matrix
+    weights: Matrix
+    inward: Matrix
     momenta: tuple[Matrix, ...]
 
     @property
@@ -196,33 +205,54 @@ class Run:
 def run(
     objective: Objective,
     W: Matrix,
-    direction: Direction,
+    direction: Direction | Sequence[Direction],
     *,
     eta: float | Matrix,
-    beta: float,
+    beta: float | Matrix,
     T: int,
     noise: Noise | None = None,
     seed: int = 0,
+    momentum_form: str = "heavy_ball",
+    nesterov: bool = False,
+    decay: float = 0.0,
 ) -> Run:
-    """Algorithms 1-3: ``M ← βM + G(W_{t-1})``, ``W ← W - η·direction(M)`` (the identity gives SGD with momentum)."""
+    """Algorithms 1-3: ``M ← βM + G(W_{t-1})``, ``W ← W - η·direction(M)`` (the identity gives SGD with momentum).
+
+    Learning rate, momentum and direction may change from step to step; with an average of gradients in place of their
+    sum, Nesterov's look-ahead and decoupled weight decay as :class:`muonlab.Muon` has them.
+    """
     rng = np.random.default_rng(seed)
-    etas = np.broadcast_to(np.asarray(eta, dtype=np.float64), (T,))
+    etas, betas = (np.broadcast_to(np.asarray(x, dtype=np.float64), (T,)) for x in (eta, beta))
+    directions = [direction] * T if callable(direction) else direction
     M, xi, weight = np.zeros_like(W), np.zeros_like(W), 0.0
-    values, gradients, rho, gain, noises, momenta = [objective.value(W)], [], [], [], [], []
-    for t in range(1, T + 1):
+    values, rows, momenta = [objective.value(W)], [], []
+    for eta_t, beta_t, orthogonalize in zip(etas, betas, directions, strict=True):
         G = objective.gradient(W)
         fresh = np.zeros_like(W) if noise is None else noise(rng, G)
-        M, xi, weight = beta * M + G + fresh, beta * xi + fresh, beta * weight + 1
-        step = direction(M)
-        size = nuclear(M)
-        gradients.append(nuclear(G))
-        rho.append(float(np.sum(M * step)) / size if size else 0.0)
-        gain.append(operator(step))
-        noises.append(nuclear(xi) / weight if noise is not None else 0.0)
+        new = 1.0 if momentum_form == "heavy_ball" else 1 - beta_t
+        past_xi, old = beta_t * xi, beta_t * weight
+        M, xi, weight = beta_t * M + new * (G + fresh), past_xi + new * fresh, old + new
+        x, y = (new, beta_t) if nesterov else (0.0, 1.0)
+        Z, mass = x * (G + fresh) + y * M, x + y * weight
+        step = orthogonalize(Z)
+        size = nuclear(Z)
+        rows.append(
+            {
+                "gradients": nuclear(G),
+                "rho": float(np.sum(Z * step)) / size if size else 0.0,
+                "gain": operator(step),
+                "noise": nuclear(x * fresh + y * xi) / mass if noise is not None else 0.0,
+                "past_noise": nuclear(y * past_xi) / mass if noise is not None else 0.0,
+                "tracking": nuclear(G - Z / mass),
+                "weights": operator(W),
+                "inward": float(np.sum(G * W)),
+            }
+        )
         momenta.append(M.copy())
-        W = W - etas[t - 1] * step
+        W = (1 - eta_t * decay) * W - eta_t * step
         values.append(objective.value(W))
-    return Run(*(np.array(x) for x in (values, gradients, rho, gain, noises)), tuple(momenta))
+    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    return Run(np.array(values), **columns, momenta=tuple(momenta))
 
 
 def trained(

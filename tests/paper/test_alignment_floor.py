@@ -130,3 +130,22 @@ def test_the_floor_stays_finite_where_the_factor_of_theorem_2_explodes():
     F = Schedule.repeat(taylor(2), 5)
     assert chi(sigma_min=1e-8, kappa=2, q=5) > 1e6
     assert 1 / alignment_floor(F, 768) < 4
+
+
+def test_increasing_concave_steps_keep_the_alignment_of_the_momentum_under_any_scale_into_the_unit_ball():
+    """Taylor steps: ``a ≥ ‖M‖_F²/(‖M‖_*‖M‖_op) ≥ 2/(1+√r)``, attained as M → 0; Jordan's steps fall below it."""
+    rng, least, jordan = np.random.default_rng(6), math.inf, math.inf
+    for kappa, q, r in product([1, 2, 4], [1, 3], [2, 8, 64]):
+        F = Schedule.repeat(taylor(kappa), q)
+        for scale in (1e-6, 0.3, 1.0):
+            for spectrum in (*random_spectra(rng, r, count=20), np.r_[1.0, np.full(r - 1, 1 / (1 + math.sqrt(r)))]):
+                s = spectrum * scale / spectrum.max()
+                normalised = float(np.sum(s**2) / (np.sum(s) * s.max()))
+                alignment = float(descent(F, s)) / float(np.max(F(s)))
+                assert alignment >= normalised * (1 - 1e-12)
+                assert normalised >= 2 / (1 + math.sqrt(r)) * (1 - 1e-12)
+                least = min(least, alignment / normalised)
+                wrong = SCHEDULES["jordan 5"]
+                jordan = min(jordan, float(descent(wrong, s)) / float(np.max(wrong(s))) / normalised)
+    assert least < 1 + 1e-9
+    assert jordan < 0.99

@@ -15,8 +15,8 @@ from muonlab.theory import (
     network_alignment,
     run_bound,
     schedule_error,
-    staleness,
 )
+from muonlab.theory.momentum import momentum_trace
 from tests.paper.simulation import (
     bowl,
     by_newton_schulz,
@@ -52,7 +52,7 @@ def contrary(M):
 def pathwise(one, L, eta, beta, curvature=0.5, load=1.0, drift=1.0, noise=1.0, absolute=True):
     """Check ``Σηρ‖∇f‖_* ≤ f_0 - f_T + (L/2)Ση²s² + Ση(|ρ|+s)(A+B)``, its constants open to change."""
     etas = np.broadcast_to(np.asarray(eta, dtype=np.float64), one.rho.shape)
-    stale = staleness(one.gain, etas, L, beta)
+    stale = L * momentum_trace(etas * one.gain, np.full(len(etas), beta), nesterov=False).drift
     loads = etas * ((np.abs(one.rho) if absolute else one.rho) + load * one.gain)
     left = float(np.sum(etas * one.rho * one.gradients))
     right = one.decrease() + curvature * L * float(np.sum((etas * one.gain) ** 2))
@@ -123,20 +123,6 @@ def test_a_negative_descent_needs_its_absolute_value():
     assert pathwise(one, objective.L, eta, 0.0)
     assert not pathwise(one, objective.L, eta, 0.0, absolute=False)
     assert not pathwise(one, objective.L, eta, 0.0, noise=0.99)
-
-
-def test_staleness_is_the_double_sum_of_its_definition():
-    for beta in [0.0, 0.3, 0.9, 0.999]:
-        rng = np.random.default_rng(4)
-        gains, etas, L = rng.uniform(0.5, 1.5, 25), rng.uniform(0.01, 0.1, 25), 1.7
-        naive = [
-            L * sum(etas[i - 1] * gains[i - 1] * (beta ** (t - i) - beta**t) / (1 - beta**t) for i in range(1, t))
-            for t in range(1, 26)
-        ]
-        assert np.allclose(staleness(gains, etas, L, beta), naive, rtol=1e-9, atol=1e-15)
-        if beta:
-            wrong = [L * sum(etas[i - 1] * gains[i - 1] * beta ** (t - i) for i in range(1, t)) for t in range(1, 26)]
-            assert not np.allclose(staleness(gains, etas, L, beta), wrong, rtol=1e-3, atol=0)
 
 
 def test_momentum_factors_are_the_exact_averages_of_weights():
@@ -287,6 +273,19 @@ def test_at_the_best_step_only_the_alignment_counts():
         for factor in (0.8, 1.25):
             other = alignment_bound(alignment=alignment, op_norm=gain, eta=factor * bound.eta, **given)
             assert other.total > bound.total
+
+
+def test_steps_of_alignment_one_and_changing_length_need_the_constants_of_all_steps():
+    """``O_t = c_t Polar(M_t)``, c_t alternating between 1 and 0.01: ``a_t = 1``, but the bound is that of χ = 100."""
+    r, steps = 3, 60
+    objective, start = bowl(r), orthogonal(np.random.default_rng(1), r)
+    given = {"L": objective.L, "D": objective.value(start), "sigma": 0.0, "r": r, "B": 1, "T": steps, "beta": 0.0}
+    per_step = alignment_bound(alignment=1.0, op_norm=1.0, **given)
+    lengths = np.resize([1.0, 0.01], steps)
+    one = run(objective, start, [lambda M, c=c: c * svd_polar(M) for c in lengths], eta=per_step.eta, beta=0.0, T=steps)
+    assert one.rho / one.gain == pytest.approx(1.0, rel=1e-12)
+    assert one.stationarity > 1.2 * per_step.total
+    assert holds(one.stationarity, alignment_bound(alignment=0.01, op_norm=1.0, eta=per_step.eta, **given))
 
 
 # ------------------------------------------------------------------------------------------- alignment of matrices

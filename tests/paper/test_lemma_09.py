@@ -31,6 +31,13 @@ def test_taylor_steps_keep_the_polar_factor_without_full_rank():
         assert keeps_polar(M, taylor(2), 3)
 
 
+def test_a_scale_below_the_operator_norm_turns_the_polar_factor_round():
+    """The paper asks for α > 0 only; κ = 1, M = 2 and α = 1 give ``X_1 = 2 p_1(4) = -1``."""
+    M = torch.tensor([[2.0]], dtype=torch.float64)
+    assert float(newton_schulz(M, taylor(1), steps=1, prescale="none")) == -1.0
+    assert float(newton_schulz(M, taylor(1), steps=1, prescale="spectral")) == 1.0
+
+
 def test_any_positive_polynomial_keeps_it_too():
     for name in ["jordan", "polar_express"]:
         M = np.random.default_rng(3).standard_normal((4, 6))

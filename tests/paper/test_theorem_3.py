@@ -155,6 +155,31 @@ def test_the_papers_own_step_degenerates_as_beta_tends_to_zero():
         assert 1 - 4 * theta == 2 * Fraction(beta) * (1 - Fraction(beta))
 
 
+def test_the_theorem_is_true_with_its_own_step_and_momentum_though_the_printed_bound_does_not_give_its_rate():
+    """The sharp bound there: ``√11 (r²σ²LD/(BT))^{1/4}`` unclipped and ``3√(rLD/T)`` clipped, both nearly attained."""
+    L, D, r, B, largest = 1.5, 0.7, 6, 2, {True: 0.0, False: 0.0}
+    for sigma, steps in product([0.0, 0.01, 0.458, 4.0, 50.0], [10, 1000, 10**7]):
+        given = {"L": L, "D": D, "sigma": sigma, "r": r, "B": B, "T": steps}
+        eta, beta = tuned_sgdm(constants="paper", **given)
+        total = sgdm_bound(constants="sharp", eta=eta, beta=beta, **given).total
+        if beta == 0.0:
+            rate = 3 * math.sqrt(r * L * D / steps)
+        else:
+            rate = math.sqrt(11) * (r**2 * sigma**2 * L * D / (B * steps)) ** 0.25
+        assert total <= rate * (1 + 1e-12)
+        largest[beta == 0.0] = max(largest[beta == 0.0], total / rate)
+    assert min(largest.values()) > 0.99
+    given = {"L": 1.0, "D": 1.0, "sigma": 1.0, "r": 1, "B": 1}
+    printed = [sgdm_bound(constants="paper", T=T, **given, **paper_choice(T)).total for T in (10**3, 10**9)]
+    assert printed == pytest.approx([2.172, 2.121], abs=5e-4)  # a millionfold T changes nothing
+
+
+def paper_choice(T):
+    """The theorem's η and β for L = D = σ = r = B = 1."""
+    eta, beta = tuned_sgdm(L=1.0, D=1.0, sigma=1.0, r=1, B=1, T=T, constants="paper")
+    return {"eta": eta, "beta": beta}
+
+
 def test_too_large_a_step_gives_no_bound():
     for constants in ["paper", "sharp"]:
         bound = sgdm_bound(L=1.0, D=1.0, sigma=0.0, r=2, B=1, T=10, eta=1.5, beta=0.0, constants=constants)

@@ -133,20 +133,10 @@ class Polynomial:
     def _phi(self) -> tuple[float, ...]:
         return tuple(map(float, self.exact_phi))
 
-    @cached_property
-    def _dtau(self) -> tuple[Fraction, ...]:
-        return derivative(self.exact_phi)  # dτ/dλ = -dτ/du = dφ/du
-
-    @cached_property
-    def _dtau_floats(self) -> tuple[float, ...]:
-        return tuple(map(float, self._dtau))
-
     @overload
-    def __call__(self, lam: int | Fraction) -> Fraction: ...
+    def __call__(self, lam: int) -> Fraction: ...
     @overload
-    def __call__(self, lam: float) -> float: ...
-    @overload
-    def __call__(self, lam: Array) -> Array: ...
+    def __call__(self, lam: X) -> X: ...
     def __call__(self, lam: Any) -> Any:
         """Evaluate ``p(λ)``."""
         if isinstance(lam, (int, Fraction)):
@@ -154,22 +144,18 @@ class Polynomial:
         return horner(self.coefficients_u, 1 - _floating(lam))
 
     @overload
-    def tau(self, lam: int | Fraction) -> Fraction: ...
+    def tau(self, lam: int) -> Fraction: ...
     @overload
-    def tau(self, lam: float) -> float: ...
-    @overload
-    def tau(self, lam: Array) -> Array: ...
+    def tau(self, lam: X) -> X: ...
     def tau(self, lam: Any) -> Any:
         """Evaluate ``τ(λ) = λ p(λ)²`` (Kim & Oh 2026, Proposition 1)."""
         p = self(lam)
         return lam * p * p
 
     @overload
-    def phi(self, u: int | Fraction) -> Fraction: ...
+    def phi(self, u: int) -> Fraction: ...
     @overload
-    def phi(self, u: float) -> float: ...
-    @overload
-    def phi(self, u: Array) -> Array: ...
+    def phi(self, u: X) -> X: ...
     def phi(self, u: Any) -> Any:
         """Evaluate ``φ(u) = 1 - τ(1 - u)`` from its own coefficients, without cancellation (Lemma 2)."""
         if isinstance(u, (int, Fraction)):
@@ -177,23 +163,20 @@ class Polynomial:
         return horner(self._phi, _floating(u))
 
     @overload
-    def dtau(self, lam: int | Fraction) -> Fraction: ...
+    def dtau(self, lam: int) -> Fraction: ...
     @overload
-    def dtau(self, lam: float) -> float: ...
-    @overload
-    def dtau(self, lam: Array) -> Array: ...
+    def dtau(self, lam: X) -> X: ...
     def dtau(self, lam: Any) -> Any:
         """Evaluate ``τ'(λ)``; for the Taylor polynomials ``(2κ+1) c_κ u^κ p(λ)`` (Proposition 1)."""
+        exact = derivative(self.exact_phi)  # dτ/dλ = -dτ/du = dφ/du
         if isinstance(lam, (int, Fraction)):
-            return horner(self._dtau, Fraction(1 - lam))
-        return horner(self._dtau_floats, 1 - _floating(lam))
+            return horner(exact, Fraction(1 - lam))
+        return horner(tuple(map(float, exact)), 1 - _floating(lam))
 
     @overload
-    def step(self, s: int | Fraction) -> Fraction: ...
+    def step(self, s: int) -> Fraction: ...
     @overload
-    def step(self, s: float) -> float: ...
-    @overload
-    def step(self, s: Array) -> Array: ...
+    def step(self, s: X) -> X: ...
     def step(self, s: Any) -> Any:
         """Map a singular value through one Newton-Schulz step: ``s ↦ s·p(s²)``."""
         if isinstance(s, (int, Fraction)):
@@ -217,6 +200,9 @@ class Polynomial:
 
     def __str__(self) -> str:
         return self.name or f"Polynomial({', '.join(f'{c:.6g}' for c in self.coefficients)})"
+
+    def __repr__(self) -> str:
+        return f"Polynomial({tuple(map(str, self.exact))!r}, name={self.name!r})"
 
 
 def _floating(value: Any) -> Any:
@@ -259,7 +245,7 @@ class Schedule:
     @classmethod
     def repeat(cls, polynomial: Polynomial, steps: int) -> Schedule:
         """Use one polynomial for every step (Kim & Oh 2026, Algorithm 1, lines 6-8)."""
-        steps = _checks.integer("steps", steps, at_least=0)
+        steps = _checks.integer("steps", steps, at_least=0, at_most=_checks.LARGEST_STEPS)
         return cls((polynomial,) * steps, name=f"{polynomial} x{steps}" if steps else "identity")
 
     @classmethod
@@ -283,11 +269,9 @@ class Schedule:
         return math.prod((p.exact[0] for p in self.polynomials), start=Fraction(1))
 
     @overload
-    def __call__(self, s: int | Fraction) -> Fraction: ...
+    def __call__(self, s: int) -> Fraction: ...
     @overload
-    def __call__(self, s: float) -> float: ...
-    @overload
-    def __call__(self, s: Array) -> Array: ...
+    def __call__(self, s: X) -> X: ...
     def __call__(self, s: Any) -> Any:
         """Evaluate ``F_q(s)`` on a singular value, an array of them, or exactly on a Fraction."""
         if isinstance(s, int):
@@ -321,3 +305,6 @@ class Schedule:
 
     def __str__(self) -> str:
         return self.name or f"Schedule({', '.join(map(str, self.polynomials))})"
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self}>"  # exact coefficients are long, and help() prints defaults: see .polynomials

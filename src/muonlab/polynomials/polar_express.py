@@ -25,9 +25,14 @@ def minimax_step(low: float, high: float, kappa: int) -> Polynomial:
     """Return the ``p`` of degree κ that minimises ``max |1 - s·p(s²)|`` over ``[low, high]``.
 
     When the ends meet to rounding, the limit is the Taylor polynomial about that point.
+
+    Example:
+        >>> p = minimax_step(0.1, 1.0, kappa=2)
+        >>> round(p.tau(0.1), 2), round(p.tau(1.0), 2)
+        (1.86, 2.11)
     """
     low, high = _checks.positive("low", low), _checks.positive("high", high)
-    kappa = _checks.integer("kappa", kappa, at_least=1)
+    kappa = _checks.integer("kappa", kappa, at_least=1, at_most=_checks.LARGEST_DEGREE)
     if low > high:
         raise ValueError(f"minimax_step needs low <= high, got [{low}, {high}]: swap the ends")
     return _remez(low, high, kappa)[0]
@@ -89,8 +94,8 @@ def polar_express(ell: float, kappa: int = 2, steps: int = 5, *, cushion: float 
         [8.28721, -23.59589, 17.30039]
     """
     ell = _checks.real("ell", ell, low=0.0, high=1.0, low_open=True)
-    kappa = _checks.integer("kappa", kappa, at_least=1)
-    steps = _checks.integer("steps", steps, at_least=0)
+    kappa = _checks.integer("kappa", kappa, at_least=1, at_most=_checks.LARGEST_DEGREE)
+    steps = _checks.integer("steps", steps, at_least=0, at_most=_checks.LARGEST_STEPS)
     cushion = _checks.real("cushion", cushion, low=0.0, high=1.0, high_open=True)
     name = f"polar_express(ell={ell:g}, kappa={kappa}, steps={steps})"
     polynomials: list[Polynomial] = []

@@ -48,7 +48,9 @@ class Preset:
 
     def schedule(self, steps: int | None = None, *, safety: Number | str = 1) -> Schedule:
         """Return the first ``steps`` polynomials, raw unless a ``safety`` factor is given (theirs is ``.safety``)."""
-        count = self.steps if steps is None else _checks.integer("steps", steps, at_least=0)
+        count = (
+            self.steps if steps is None else _checks.integer("steps", steps, at_least=0, at_most=_checks.LARGEST_STEPS)
+        )
         used = self.table[:count] + self.table[-1:] * (count - len(self.table))
         raw = Schedule(used, name=f"{self.name} x{count}")
         return raw if safety == 1 else raw.with_safety(safety)
@@ -81,20 +83,8 @@ def preset(name: str) -> Preset:
     return _REGISTRY[name]
 
 
-register(
-    Preset(
-        "cubic",
-        (taylor(1),),
-        source="Newton-Schulz iteration of degree 3: p_1 of Kim & Oh 2026, Definition 2",
-    )
-)
-register(
-    Preset(
-        "quintic",
-        (taylor(2),),
-        source="Newton-Schulz iteration of degree 5: p_2 of Kim & Oh 2026, Definition 2",
-    )
-)
+register(Preset("cubic", (taylor(1),), "Newton-Schulz iteration of degree 3: p_1 of Kim & Oh 2026, Definition 2"))
+register(Preset("quintic", (taylor(2),), "Newton-Schulz iteration of degree 5: p_2 of Kim & Oh 2026, Definition 2"))
 register(
     Preset(
         "jordan",

@@ -43,11 +43,6 @@ def preserves_unit_ball(p: Polynomial) -> bool:
     return range_on(p.exact_phi, _ZERO, _ONE)[0] >= -Fraction(1, 2**60)
 
 
-def dtau_coefficients(p: Polynomial) -> Exact:
-    """Return the exact coefficients of ``τ'`` in ascending powers of λ."""
-    return reflect(derivative(p.exact_phi))
-
-
 @dataclass(frozen=True)
 class Analysis:
     """The premises of Lemma 2 for one polynomial on [0, 1], and where they fail."""
@@ -100,14 +95,13 @@ def analyse(p: Polynomial) -> Analysis:
         (11.86458, -0.506823, 0.3075)
     """
     low, high = range_on(p.exact, _ZERO, _ONE)
-    dtau = dtau_coefficients(p)
     roots = np.roots([float(c) for c in reversed(_dtau_cofactor(p))])
     inside = sorted(1 - float(z.real) for z in roots if abs(z.imag) < 1e-9 and 0 < z.real < 1)
     return Analysis(
         p_range=(float(low), float(high)),
         p_at_one=float(p(1)),
         tau_at_one=float(p.tau(1)),
-        dtau=tuple(map(float, dtau)),
+        dtau=tuple(map(float, reflect(derivative(p.exact_phi)))),  # in ascending powers of λ
         dtau_at_zero=float(p.dtau(0)),
         dtau_at_one=float(p.dtau(1)),
         tau_extrema=tuple(inside),

@@ -26,7 +26,7 @@ def taylor(kappa: int) -> Polynomial:
         >>> taylor(2).coefficients
         (1.875, -1.25, 0.375)
     """
-    return _taylor(_checks.integer("kappa", kappa, at_least=1))
+    return _taylor(_checks.integer("kappa", kappa, at_least=1, at_most=_checks.LARGEST_DEGREE))
 
 
 @cache
@@ -42,6 +42,6 @@ def phi_closed_form(kappa: int) -> Exact:
     Integrating ``τ'`` gives it; every coefficient is positive and they sum to 1, which proves
     ``2 c_{κ+1} u^{κ+1} ≤ φ_κ(u) ≤ u^{κ+1}`` on all of [0, 1] (Kim & Oh 2026, Lemma 3, whose proof covers only small u).
     """
-    kappa = _checks.integer("kappa", kappa, at_least=1)
+    kappa = _checks.integer("kappa", kappa, at_least=1, at_most=_checks.LARGEST_DEGREE)
     lead = (2 * kappa + 1) * central(kappa)
     return (Fraction(0),) * (kappa + 1) + tuple(lead * central(s) / (kappa + 1 + s) for s in range(kappa + 1))

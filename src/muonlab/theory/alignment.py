@@ -1,8 +1,8 @@
-"""The alignment theorem, of which the paper's rates are special cases; for constants, networks and single runs.
+"""The alignment theorem, of which the paper's rates are special cases; for constants, and for networks.
 
 For any direction ``O_t`` and ``W_t = W_{t-1} - η_t O_t`` let ``ρ_t = ⟨M_t, O_t⟩/‖M_t‖_*`` (descent) and
 ``s_t = ‖O_t‖_op`` (gain). Nothing else about the orthogonalizer enters the convergence proof, and at the best step
-size only the alignment ``ρ/s`` counts. Derivation: docs/theory/alignment-theorem.md.
+size the bound depends on constants ρ and s through the alignment ``ρ/s`` only. Proof: docs/theory/alignment-theorem.md.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from muonlab import _checks
-from muonlab.polynomials.base import Array
-from muonlab.theory.bound import Bound, ProblemConstants, checked_beta, checked_eta
+from muonlab.theory.bound import Bound, ProblemConstants, checked_beta
 
 MomentumStart = Literal["plain", "corrected"]
 _CHUNK = 1 << 20
@@ -35,6 +34,11 @@ def momentum_factors(beta: float, T: int, start: MomentumStart = "plain") -> Mom
 
     ``"plain"`` bounds them by their limits ``β/(1-β)`` and ``√((1-β)/(1+β))``; ``"corrected"`` averages
     ``β/(1-β) - tβ^t/(1-β^t)`` and ``ν_t`` exactly, as the bias-corrected momentum allows.
+
+    Example:
+        >>> factors = momentum_factors(0.9, T=100)
+        >>> round(factors.drift, 3), round(factors.noise, 3)
+        (9.0, 0.229)
     """
     beta, T = checked_beta(beta), _checks.integer("T", T, at_least=1)
     _checks.one_of("start", start, ("plain", "corrected"))
@@ -120,7 +124,11 @@ def alignment_bound(
     With ``ρ = alignment·op_norm`` and ``s = op_norm``, both fixed before the run (for instance by
     :func:`alignment_floor`; a value observed during the run is not such a constant, see :func:`run_bound`):
 
-        avg ≤ (1/ρ) [ D/(Tη) + Lηs²/2 + (ρ+s)(Lηs·a_T + σ√(r/B)·b_T) ]  (+ a start-up term with ``start="plain"``).
+    .. math::
+        \frac1T \sum_t E\|\nabla_t\|_* \le \frac1\rho \Big[ \frac{D}{T\eta} + \frac{L\eta s^2}{2}
+        + (\rho + s) \big(L\eta s\, a_T + \sigma\sqrt{r/B}\; b_T\big) \Big]
+
+    plus a start-up term with ``start="plain"``.
 
     For a network pass ``L`` of the product norm, ``r = Σ_l r_l``, ``sigma² = Σ_l σ_l²`` and the alignment of
     :func:`network_alignment`; every trained parameter must be counted.
@@ -154,7 +162,9 @@ def alignment_bound(
         return Bound.none(
             f"alignment = {a:g}: the direction need not descend", eta=eta if eta is not None else 0.0, beta=used_beta
         )
-    used_eta = best_eta(problem, rho=rho, s=s, beta=used_beta, start=start) if eta is None else checked_eta(eta)
+    used_eta = (
+        best_eta(problem, rho=rho, s=s, beta=used_beta, start=start) if eta is None else _checks.positive("eta", eta)
+    )
     terms = alignment_terms(problem, rho=rho, s=s, eta=used_eta, beta=used_beta, start=start)
     return Bound.of(terms, f"alignment theorem with rho = {rho:g}, s = {s:g}", eta=used_eta, beta=used_beta)
 
@@ -197,97 +207,3 @@ def network_alignment(
         return Alignment(0.0, 0.0, 0.0)
     rho = math.fsum(c_l * product for c_l, product in zip(c, inner, strict=True)) / total
     return Alignment(rho, s, rho / s)
-
-
-class RunBound(NamedTuple):
-    """The per-run certificate: bounds the ρη-weighted average of ``‖∇f(W_{t-1})‖_*``, hence its minimum."""
-
-    total: float
-    terms: dict[str, float]
-    confidence: float
-    status: str
-    reason: str
-
-
-def staleness(gains: Array, etas: Array, L: float, beta: float) -> Array:
-    """Return ``A_t = L Σ_{i<t} η_i s_i (β^{t-i} - β^t)/(1 - β^t)`` for t = 1…T."""
-    A = np.zeros_like(gains)
-    if beta == 0.0:
-        return A
-    total = 0.0  # Σ_{i<t} η_i s_i (β^{t-i} - β^t), by a recursion of positive terms
-    for t in range(1, len(gains) + 1):
-        one_minus = -math.expm1(t * math.log(beta))
-        A[t - 1] = L * total / one_minus
-        total = beta * (total + float(etas[t - 1] * gains[t - 1]) * one_minus)
-    return A
-
-
-def run_bound(
-    rho: Sequence[float],
-    gain: Sequence[float],
-    *,
-    L: float,
-    D: float,
-    sigma: float,
-    r: int,
-    B: int,
-    eta: float | Sequence[float],
-    beta: float,
-    failure: float = 0.05,
-) -> RunBound:
-    r"""Certify one run from the ρ_t and s_t of every step (heavy-ball or EMA momentum from zero).
-
-        Σ η_tρ_t‖∇f(W_{t-1})‖_* ≤ D + (L/2) Σ η_t²s_t² + Σ η_t(|ρ_t|+s_t)(A_t + B_t)
-
-    Without noise it holds on every run. With noise, Cauchy-Schwarz and Markov bound the last sum with probability
-    ``1 - failure``. A step of negative ρ_t climbs; the sum then bounds no minimum, and the answer is "not applicable".
-
-    Args:
-        rho: descent ρ_t of steps 1…T, none left out.
-        gain: gain s_t of steps 1…T.
-        L: smoothness constant.
-        D: ``f(W_0) - f*``, or ``f(W_0) - f(W_T)`` (of either sign) where that is known.
-        sigma: bound on one sample's standard deviation.
-        r: rank bound.
-        B: batch size.
-        eta: step size, one for all steps or one per step.
-        beta: momentum.
-        failure: probability with which the noise part may fail.
-    """
-    rhos, gains = np.asarray(rho, dtype=np.float64), np.asarray(gain, dtype=np.float64)
-    if rhos.ndim != 1 or rhos.shape != gains.shape or not rhos.size:
-        raise ValueError(
-            f"run_bound needs rho and gain of every step, got shapes {rhos.shape} and {gains.shape}: "
-            f"pass two sequences of length T"
-        )
-    if not np.all(np.isfinite(rhos)):
-        raise ValueError("rho must be finite at every step, got NaN or infinity: leave such a run uncertified")
-    if not np.all(np.isfinite(gains) & (gains >= 0)):
-        raise ValueError("gain must be finite and at least 0 at every step, got another value: it is a norm")
-    if np.any(np.abs(rhos) > gains * (1 + 1e-4)):
-        raise ValueError("|rho| is at most gain by Hölder's inequality, got a larger one: check what was measured")
-    D = _checks.real("D", D)
-    problem = ProblemConstants(L, max(D, 0.0), sigma, r, B, len(rhos))
-    beta = checked_beta(beta)
-    failure = _checks.real("failure", failure, low=0.0, high=1.0, low_open=True)
-    if np.ndim(eta) and np.shape(eta) != rhos.shape:
-        raise ValueError(f"eta must be one number or one per step, got shape {np.shape(eta)} for {rhos.size} steps")
-    etas = np.broadcast_to(np.asarray(eta, dtype=np.float64), rhos.shape)
-    if not np.all(np.isfinite(etas) & (etas > 0)):
-        raise ValueError(f"eta must be positive at every step, got a smallest value of {etas.min()}: drop such steps")
-    weight = float(np.sum(etas * rhos))
-    if weight <= 0 or rhos.min() < 0:
-        climbing = int((rhos < 0).sum())
-        reason = f"rho is negative at {climbing} of {rhos.size} steps" if climbing else "rho is zero at every step"
-        return RunBound(math.inf, {}, 1.0, "not_applicable", f"{reason}: such steps need not descend")
-    load = etas * (np.abs(rhos) + gains)
-    terms = {
-        "descent": D / weight,
-        "curvature": L / 2 * float(np.sum((etas * gains) ** 2)) / weight,
-        "drift": float(np.sum(load * staleness(gains, etas, L, beta))) / weight,
-    }
-    if sigma:
-        nu_square = len(rhos) * momentum_factors(beta, len(rhos), "corrected").noise_square
-        terms["noise"] = math.sqrt(float(np.sum(load**2)) * nu_square / failure) * problem.noise / weight
-    reason = f"every step of {len(rhos)} counted" + (f"; noise by Markov at {failure:g}" if sigma else "")
-    return RunBound(math.fsum(terms.values()), terms, 1.0 - (failure if sigma else 0.0), "applies", reason)

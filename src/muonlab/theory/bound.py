@@ -81,11 +81,6 @@ class ProblemConstants:
         return self.D / (self.T * eta) if self.D else 0.0
 
 
-def checked_eta(eta: float) -> float:
-    """Return a step size that is positive and finite."""
-    return _checks.positive("eta", eta)
-
-
 def checked_beta(beta: float) -> float:
     """Return a momentum in [0, 1)."""
     return _checks.real("beta", beta, low=0.0, high=1.0, high_open=True)

@@ -8,11 +8,10 @@ from functools import lru_cache
 import numpy as np
 
 from muonlab.polynomials import Schedule
-from muonlab.theory.floor import Steps
+from muonlab.theory.floor import prepared_steps
 from muonlab.theory.residual import schedule_error
 
 _TIGHTNESS = 1e-3
-_MOST_CELLS = 400_000
 
 
 @lru_cache(maxsize=256)
@@ -32,16 +31,7 @@ def bracket_gap(schedule: Schedule) -> float:
         raise TypeError(f"schedule must be a Schedule, got {schedule!r}: use Schedule.repeat(polynomial, steps)")
     if math.isinf(schedule_error(schedule, 0.0).s_max):  # it diverges: there is no number to bound
         return math.inf
-    steps = Steps.of(schedule)
+    steps = prepared_steps(schedule)
     edges = np.concatenate([np.zeros(1), np.geomspace(1e-9, 1.0, 4096)])
-    a, b = edges[:-1], edges[1:]
-    attained, bound = 0.0, 0.0
-    while a.size:
-        upper = np.maximum(b * (1 - steps.range(a, b)[0]), 0.0)
-        attained = max(attained, float(np.max(b * (1 - steps.range(b, b)[1]))))
-        done = (upper <= attained + max(_TIGHTNESS * attained, 1e-9)) | (a.size > _MOST_CELLS)
-        bound = max(bound, float(np.max(upper[done], initial=0.0)))
-        a, b = a[~done], b[~done]
-        middle = (a + b) / 2
-        a, b = np.concatenate([a, middle]), np.concatenate([middle, b])
+    bound = -steps.minimum(lambda s, F: -np.maximum(s * (1 - F), 0.0), edges, relative=_TIGHTNESS, absolute=1e-9)
     return bound + steps.error + 1e-15

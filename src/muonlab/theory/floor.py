@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -46,7 +47,13 @@ def alignment_floor(schedule: Schedule, r: int, *, schatten: int = 2) -> float:
 
 
 def descent_floor(schedule: Schedule, r: int, *, schatten: int = 2) -> float:
-    """Return the same guarantee for the descent ``ρ`` alone, before the division by ``max |F|``."""
+    """Return the same guarantee for the descent ``ρ`` alone, before the division by ``max |F|``.
+
+    Example:
+        >>> from muonlab.polynomials import Schedule, taylor
+        >>> round(descent_floor(Schedule.repeat(taylor(2), 3), 768), 3)
+        0.159
+    """
     floor = alignment_floor(schedule, r, schatten=schatten)
     return floor and floor * schedule_error(schedule, 0.0).s_max  # 0 also where F has no largest value
 
@@ -56,7 +63,7 @@ def _floor(schedule: Schedule, r: int, power: int) -> float:
     s_max = schedule_error(schedule, 0.0).s_max
     if not 0 < s_max < math.inf:
         return 0.0
-    steps = _steps(schedule)
+    steps = prepared_steps(schedule)
     mu = _best_multiplier(schedule, r, power)
     return max(0.0, _verified_minimum(steps, mu, r, power, s_max)) / s_max
 
@@ -89,22 +96,6 @@ class Steps:
     critical: tuple[Array, ...]
     error: float
 
-    @classmethod
-    def of(cls, schedule: Schedule) -> Steps:
-        """Prepare the steps of a schedule on [0, 1]."""
-        critical, error, relative, low, high = [], 0.0, 0.0, Fraction(0), Fraction(1)
-        for p in schedule.polynomials:
-            critical.append(_critical_points(p))
-            reach = max(abs(low), abs(high))
-            weight = float(sum(abs(c) * max(Fraction(1), reach**2) ** k for k, c in enumerate(p.exact_u)))
-            rounding = 4 * (p.kappa + 3) * _UNIT_ROUNDOFF * weight
-            steepest = max(map(abs, range_on(derivative(p.exact_step), low, high)))
-            error = float(steepest) * error + rounding * float(reach)
-            relative += _relative_rounding(p, rounding, low, high)
-            low, high = step_range(p, low, high)
-        largest = float(max(abs(low), abs(high)))
-        return cls(schedule.polynomials, tuple(critical), min(error, relative * largest))
-
     def range(self, a: Array, b: Array) -> tuple[Array, Array]:
         """Enclose ``F`` on each cell ``[a_i, b_i]``, up to ``error``."""
         for p, critical in zip(self.polynomials, self.critical, strict=True):
@@ -117,11 +108,41 @@ class Steps:
             a, b = low, high
         return a, b
 
+    def minimum(
+        self, objective: Callable[[Array, Array], Array], edges: Array, *, relative: float, absolute: float = 0.0
+    ) -> float:
+        """Bound the minimum of ``objective(s, F(s))`` from below, up to ``error``, by branch and bound on cells.
+
+        The objective falls with s and rises with F. Cells are halved until the bound is within the tightness asked for.
+        """
+        a, b = edges[:-1], edges[1:]
+        attained, bound = math.inf, math.inf
+        while a.size:
+            lower = objective(b, self.range(a, b)[0])
+            attained = min(attained, float(np.min(objective(b, self.range(b, b)[1]))))
+            done = (lower >= attained - max(relative * abs(attained), absolute)) | (a.size > _MOST_CELLS)
+            bound = min(bound, float(np.min(lower[done], initial=math.inf)))
+            a, b = a[~done], b[~done]
+            middle = (a + b) / 2
+            a, b = np.concatenate([a, middle]), np.concatenate([middle, b])
+        return bound
+
 
 @lru_cache(maxsize=256)
-def _steps(schedule: Schedule) -> Steps:
-    """Prepare a schedule once for all ranks and prescales: the exact ranges take as long as a floor."""
-    return Steps.of(schedule)
+def prepared_steps(schedule: Schedule) -> Steps:
+    """Prepare a schedule on [0, 1], once for all ranks and prescales: the exact ranges take as long as a floor."""
+    critical, error, relative, low, high = [], 0.0, 0.0, Fraction(0), Fraction(1)
+    for p in schedule.polynomials:
+        critical.append(_critical_points(p))
+        reach = max(abs(low), abs(high))
+        weight = float(sum(abs(c) * max(Fraction(1), reach**2) ** k for k, c in enumerate(p.exact_u)))
+        rounding = 4 * (p.kappa + 3) * _UNIT_ROUNDOFF * weight
+        steepest = max(map(abs, range_on(derivative(p.exact_step), low, high)))
+        error = float(steepest) * error + rounding * float(reach)
+        relative += _relative_rounding(p, rounding, low, high)
+        low, high = step_range(p, low, high)
+    largest = float(max(abs(low), abs(high)))
+    return Steps(schedule.polynomials, tuple(critical), min(error, relative * largest))
 
 
 def _relative_rounding(p: Polynomial, rounding: float, low: Fraction, high: Fraction) -> float:
@@ -146,21 +167,11 @@ def _critical_points(p: Polynomial) -> Array:
 
 
 def _verified_minimum(steps: Steps, mu: float, r: int, power: int, s_max: float) -> float:
-    """Bound ``min over (0, 1]`` of ``F(s) + μ (1/(r s) - s^(power-1))`` from below by branch and bound on cells."""
+    """Bound ``min over (0, 1]`` of ``F(s) + μ (1/(r s) - s^(power-1))`` from below."""
 
-    def penalty(s: Array) -> Array:
-        return mu * (1 / (r * s) - s ** (power - 1))  # falls with s
+    def penalized(s: Array, F: Array) -> Array:
+        return F + mu * (1 / (r * s) - s ** (power - 1))
 
     tiny = mu / (r * (2 * s_max + mu))  # below it the penalty alone exceeds s_max, and the minimum does not
-    edges = np.geomspace(tiny, 1.0, 4097)
-    a, b = edges[:-1], edges[1:]
-    attained, bound = math.inf, math.inf
-    while a.size:
-        lower = steps.range(a, b)[0] + penalty(b)
-        attained = min(attained, float(np.min(steps.range(b, b)[1] + penalty(b))))
-        done = (lower >= attained - _TIGHTNESS * abs(attained)) | (a.size > _MOST_CELLS)
-        bound = min(bound, float(np.min(lower[done], initial=math.inf)))
-        a, b = a[~done], b[~done]
-        middle = (a + b) / 2
-        a, b = np.concatenate([a, middle]), np.concatenate([middle, b])
+    bound = steps.minimum(penalized, np.geomspace(tiny, 1.0, 4097), relative=_TIGHTNESS)
     return bound - steps.error - 64 * _UNIT_ROUNDOFF * (1 + mu + mu / (r * tiny))

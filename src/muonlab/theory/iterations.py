@@ -11,6 +11,7 @@ from typing import Literal
 from muonlab import _checks
 from muonlab.theory.alignment import alignment_terms
 from muonlab.theory.bound import Bound, ProblemConstants
+from muonlab.theory.lr_schedules import LR_SCHEDULES, LrSchedule, schedule_bound
 from muonlab.theory.rates import CONSTANTS, Constants, paper_muon_terms, paper_theta, sgdm_bound
 
 RateMethod = Literal["muon", "svd", "sgdm"]
@@ -49,6 +50,8 @@ def iterations_for(
     B: int,
     chi: float = 1.0,
     constants: Constants = "sharp",
+    lr_schedule: LrSchedule | None = None,
+    nesterov: bool = False,
 ) -> Iterations:
     """Return the steps to ε-stationarity (Kim & Oh 2026, Definition 1; complexities of Theorems 1, 3 and 4).
 
@@ -65,6 +68,10 @@ def iterations_for(
         B: batch size.
         chi: ``1/(1-ε_q)`` for ``"muon"``, or the inverse of an alignment.
         constants: ``"paper"`` or ``"sharp"``.
+        lr_schedule: one of ``lr_schedules.LR_SCHEDULES``, for Muon with sharp constants: the average is then weighted
+            by the learning rates (Corollary A1). None is the alignment theorem at a constant rate, whose noise term is
+            larger than that of ``"constant"``.
+        nesterov: Nesterov's look-ahead, with a schedule.
 
     Example:
         >>> iterations_for(0.1, "svd", L=1.0, D=1.0, sigma=0.0, r=64, B=1).total
@@ -78,10 +85,19 @@ def iterations_for(
     chi = _checks.real("chi", chi, low=1.0)
     if method != "muon" and chi != 1.0:
         raise ValueError(f"chi belongs to method 'muon', got chi = {chi:g} with {method!r}: leave chi out")
+    check_schedule(lr_schedule, nesterov, constants)
+    if lr_schedule is not None and method == "sgdm":
+        raise ValueError(f"SGD-M has no bound for schedules here, got lr_schedule = {lr_schedule!r}: leave it out")
     problem = ProblemConstants(L, D, sigma, r, B, 1)
 
     def at(T: int) -> Bound:
-        return _best_bound(ProblemConstants(L, D, sigma, r, B, T), method, chi, constants)
+        """Return the least bound over β, at the best η of each."""
+        after_T = ProblemConstants(L, D, sigma, r, B, T)
+        if method == "sgdm":
+            return _minimise(lambda keep: _sgdm_at(after_T, 1 - keep, constants), after_T)
+        if lr_schedule is not None:
+            return _minimise(lambda keep: _scheduled_at(after_T, 1 - keep, 1 / chi, lr_schedule, nesterov), after_T)
+        return _minimise(lambda keep: _muon_at(after_T, 1 - keep, 1 / chi, constants), after_T)
 
     low, high = 0, 1
     while (bound := at(high)).total > target:
@@ -98,6 +114,18 @@ def iterations_for(
     return Iterations(high, bound, MappingProxyType(_order(problem, method, chi, target)))
 
 
+def check_schedule(lr_schedule: LrSchedule | None, nesterov: bool, constants: Constants) -> None:
+    """Raise unless a schedule is known and goes with the constants, and Nesterov with a schedule."""
+    _checks.one_of("lr_schedule", lr_schedule, (None, *LR_SCHEDULES))
+    if lr_schedule is None and nesterov:
+        raise ValueError("nesterov needs a schedule, got lr_schedule = None: pass lr_schedule='constant'")
+    if lr_schedule is not None and constants != "sharp":
+        raise ValueError(
+            f"the paper has no bound for schedules, got lr_schedule = {lr_schedule!r} with constants = {constants!r}: "
+            f"pass constants='sharp'"
+        )
+
+
 def _order(problem: ProblemConstants, method: RateMethod, chi: float, target: float) -> dict[str, float]:
     """Return the terms inside the maximum of the paper's iteration complexity."""
     L, D, variance, r = problem.L, problem.D, problem.sigma**2 / problem.B, problem.r
@@ -108,13 +136,6 @@ def _order(problem: ProblemConstants, method: RateMethod, chi: float, target: fl
         "start": chi**2 * r**2 * variance / target**2,
         "stochastic": chi**4 * r * variance * L * D / target**4,
     }
-
-
-def _best_bound(problem: ProblemConstants, method: RateMethod, chi: float, constants: Constants) -> Bound:
-    """Minimise the explicit bound over β, at the best η of each."""
-    if method == "sgdm":
-        return _minimise(lambda keep: _sgdm_at(problem, 1 - keep, constants), problem)
-    return _minimise(lambda keep: _muon_at(problem, 1 - keep, 1 / chi, constants), problem)
 
 
 def _muon_at(problem: ProblemConstants, beta: float, rho: float, constants: Constants) -> Bound:
@@ -129,6 +150,14 @@ def _muon_at(problem: ProblemConstants, beta: float, rho: float, constants: Cons
     terms = at(trial)
     best = trial * math.sqrt(max(terms["descent"], 1e-300) / (terms["curvature"] + terms["drift"]))
     return Bound.of(at(best), f"{constants} constants at the best eta for this beta", eta=best, beta=beta)
+
+
+def _scheduled_at(problem: ProblemConstants, beta: float, rho: float, lr_schedule: LrSchedule, nesterov: bool) -> Bound:
+    """Bound Muon with a schedule at this β and its best peak rate."""
+    return schedule_bound(
+        L=problem.L, D=problem.D, sigma=problem.sigma, r=problem.r, B=problem.B, T=problem.T,
+        alignment=rho, lr_schedule=lr_schedule, nesterov=nesterov, beta=beta,
+    )  # fmt: skip
 
 
 def _sgdm_at(problem: ProblemConstants, beta: float, constants: Constants) -> Bound:

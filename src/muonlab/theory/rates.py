@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from muonlab import _checks
 from muonlab.theory.alignment import alignment_terms, theorem_beta
-from muonlab.theory.bound import Bound, ProblemConstants, checked_beta, checked_eta
+from muonlab.theory.bound import Bound, ProblemConstants, checked_beta
 
 Constants = Literal["paper", "sharp"]
 CONSTANTS: tuple[Constants, ...] = ("paper", "sharp")
@@ -21,7 +21,13 @@ class Tuned(NamedTuple):
 
 
 def tuned_muon(*, L: float, D: float, sigma: float, r: int, B: int, T: int) -> Tuned:
-    """Return ``η = √((1-β)D/(TL))`` and ``β = 1 - min{√(LDB)/(σ√(rT)), 1}`` (Kim & Oh 2026, Theorem 1)."""
+    """Return ``η = √((1-β)D/(TL))`` and ``β = 1 - min{√(LDB)/(σ√(rT)), 1}`` (Kim & Oh 2026, Theorem 1).
+
+    Example:
+        >>> tuned = tuned_muon(L=1.0, D=1.0, sigma=0.1, r=4, B=16, T=10_000)
+        >>> round(tuned.eta, 5), round(tuned.beta, 3)
+        (0.00447, 0.8)
+    """
     problem = ProblemConstants(L, D, sigma, r, B, T)
     beta = theorem_beta(problem)
     return Tuned(_muon_eta(problem, beta), beta)
@@ -61,7 +67,8 @@ def muon_bound(
 
     ``constants="paper"`` is the paper's line before tuning; ``"sharp"`` the alignment theorem with ρ = 1-ε, s = 1
     (Taylor steps keep ``‖O‖_op ≤ 1``) and the nuclear gradient-gap lemma, which takes √r out of the start-up term. The
-    paper's tuned last line is not implemented: it assumes that β is not clipped at 0.
+    paper's tuned last line is not implemented: with β clipped at 0 it is proved only for ``σ√(rT) ≥ √(LDB)/4``, and it
+    is false at σ = 0.
 
     Args:
         L: smoothness constant from the operator to the nuclear norm.
@@ -84,7 +91,7 @@ def muon_bound(
     epsilon = _checks.non_negative("epsilon", epsilon)
     _checks.one_of("constants", constants, CONSTANTS)
     used_beta = theorem_beta(problem) if beta is None else checked_beta(beta)
-    used_eta = _muon_eta(problem, used_beta) if eta is None else checked_eta(eta)
+    used_eta = _muon_eta(problem, used_beta) if eta is None else _checks.positive("eta", eta)
     if epsilon >= 1.0:
         return Bound.none(f"epsilon = {epsilon:g}: Theorem 1 needs a polar error below 1", eta=used_eta, beta=used_beta)
     if constants == "paper":
@@ -110,6 +117,11 @@ def tuned_sgdm(
 
     ``"paper"``: ``η = min{(1-β)/L, (1-β)²/(4L)}``, ``1-β = min{√(LDB)/(σ√T), 1}``. ``"sharp"``: ``η = (1-β)²/L`` with
     ``1-β = min{2√(LDB)/(σ√T), 1}``, for which the bound is at most ``√(6rLD/T) + 2(r²σ²LD/(BT))^{1/4}``.
+
+    Example:
+        >>> tuned = tuned_sgdm(L=1.0, D=1.0, sigma=1.0, r=4, B=16, T=10_000)
+        >>> round(tuned.eta, 5), round(tuned.beta, 3)
+        (0.0064, 0.92)
     """
     problem = ProblemConstants(_frobenius(L, L_F, r), D, sigma, r, B, T)
     _checks.one_of("constants", constants, CONSTANTS)
@@ -188,7 +200,7 @@ def sgdm_bound(
     problem = ProblemConstants(_frobenius(L, L_F, r), D, sigma, r, B, T)
     _checks.one_of("constants", constants, CONSTANTS)
     used_beta = _sgdm_beta(problem, constants) if beta is None else checked_beta(beta)
-    used_eta = _sgdm_eta(problem, used_beta, constants) if eta is None else checked_eta(eta)
+    used_eta = _sgdm_eta(problem, used_beta, constants) if eta is None else _checks.positive("eta", eta)
     squares, reason = (_paper_sgdm if constants == "paper" else _sharp_sgdm)(problem, used_eta, used_beta)
     if squares is None:
         return Bound.none(reason, eta=used_eta, beta=used_beta)
@@ -203,7 +215,7 @@ def _paper_sgdm(problem: ProblemConstants, eta: float, beta: float) -> tuple[dic
     if L * eta > (1 - beta) * (1 + 1e-12):
         return None, f"eta = {eta:g} exceeds (1 - beta)/L = {(1 - beta) / L:g}: the descent step of Theorem 3 fails"
     if 1 - 4 * theta <= 1e-15:
-        return None, f"theta = {theta:g} is not below 1/4: the bound of Theorem 3 divides by 1 - 4 theta"
+        return None, f"theta = {theta:g} is not below 1/4: the printed bound of Theorem 3 divides by 1 - 4 theta"
     squares = {
         "descent": 2 * (1 - 2 * theta) / (1 - 4 * theta) * (1 - beta) * problem.descent_term(eta),
         "start": 4 * beta * L * D / ((1 - beta) * T) / (1 - 4 * theta),

@@ -59,10 +59,14 @@ def _after(
     at = _start(delta_0, lambda_0, sigma_min)
     if not bound:
         for _ in range(q):
-            at = _step(p, at)
+            before, at = at, _step(p, at)
+            if at == before:  # no further step changes it
+                break
         return at
     if at.delta == 0.0 or q == 0:
         return at
+    if q * math.log(kappa + 1) > 710:  # the power is beyond the range of floats
+        return State(0.0, 1.0, 1.0)
     log_delta = math.log(at.delta) if at.delta < 0.5 else math.log1p(-at.lam)
     try:
         exponent = float((kappa + 1) ** q) * log_delta
@@ -166,10 +170,7 @@ def schedule_error(schedule: Schedule, ell: float, top: float = 1.0) -> Schedule
         raise TypeError(f"schedule must be a Schedule, got {schedule!r}: use Schedule.repeat(polynomial, steps)")
     low = Fraction(_checks.real("ell", ell, low=0.0, high=1.0))
     high = Fraction(_checks.real("top", top, low=float(low)))
-    return _error_of(*schedule_range(schedule, low, high))
-
-
-def _error_of(low: Fraction, high: Fraction) -> ScheduleError:
+    low, high = schedule_range(schedule, low, high)
     return ScheduleError(_round_up(max(1 - low, high - 1)), _round_up(max(abs(low), abs(high))))
 
 

@@ -10,7 +10,8 @@ from muonlab.polynomials import PRESETS, Schedule, analyse, taylor
 from muonlab.theory.alignment import alignment_bound
 from muonlab.theory.bound import Bound
 from muonlab.theory.floor import alignment_floor
-from muonlab.theory.iterations import RateMethod, iterations_for
+from muonlab.theory.iterations import RateMethod, check_schedule, iterations_for
+from muonlab.theory.lr_schedules import LrSchedule, schedule_bound
 from muonlab.theory.rates import CONSTANTS, Constants, muon_bound, sgdm_bound
 from muonlab.theory.residual import polar_error, schedule_error
 
@@ -35,20 +36,26 @@ def rates(
     delta_0: float | None = None,
     target: float | None = None,
     constants: Constants = "sharp",
+    lr_schedule: LrSchedule | None = None,
+    nesterov: bool = False,
 ) -> dict[str, Any]:
     """Compare SGD-M, Muon with SVD and Muon with q Newton-Schulz steps at one set of constants (Table 1, with numbers).
 
     Muon's row uses ε_q from ``delta_0`` where that is given (Theorem 2), else the alignment floor of rank r, which
-    holds for every matrix. With sharp constants both rows of Muon are the alignment theorem at its best step size.
+    holds for every matrix. With sharp constants both rows of Muon are the alignment theorem at its best step size, or,
+    with a schedule of the learning rate, Corollary A1 at its best peak rate.
     """
     problem: dict[str, Any] = {"L": L, "D": D, "sigma": sigma, "r": r, "B": B, "T": T}
     _checks.one_of("constants", constants, CONSTANTS)
+    check_schedule(lr_schedule, nesterov, constants)
     schedule = Schedule.repeat(taylor(kappa), _checks.integer("q", q, at_least=0))
     alignment, basis = alignment_floor(schedule, r), f"for every matrix of rank <= {r}"
     if delta_0 is not None:
         alignment, basis = 1 - polar_error(delta_0, kappa, q), f"1 - epsilon_{q} from delta_0 = {delta_0:g}"
 
     def muon(a: float) -> Bound:
+        if lr_schedule is not None:
+            return schedule_bound(**problem, alignment=a, lr_schedule=lr_schedule, nesterov=nesterov)
         if constants == "sharp":
             return alignment_bound(**problem, alignment=a)
         if a < 1 and delta_0 is None:
@@ -66,11 +73,14 @@ def rates(
             if row["status"] != "applies" and method == "muon":
                 row["iterations"] = None
                 continue
-            needed = iterations_for(target, method, L=L, D=D, sigma=sigma, r=r, B=B, chi=1 / a, constants=constants)
+            scheduled: dict[str, Any] = {"lr_schedule": lr_schedule, "nesterov": nesterov} if method != "sgdm" else {}
+            given: dict[str, Any] = {"L": L, "D": D, "sigma": sigma, "r": r, "B": B, "constants": constants}
+            needed = iterations_for(target, method, **given, chi=1 / a, **scheduled)
             row["iterations"] = needed.total
             row["order_terms"] = dict(needed.order)
             row["order_dominant"] = needed.dominant
-    return {"problem": problem, "constants": constants, "target": target, "methods": rows}
+    schedules = {"lr_schedule": lr_schedule, "nesterov": nesterov}
+    return {"problem": problem, "constants": constants, "target": target, **schedules, "methods": rows}
 
 
 def _row(method: str, bound: Bound, basis: str) -> dict[str, Any]:
