@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
 from copy import copy, deepcopy
 from itertools import product
@@ -17,7 +18,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from muonlab.optim import SGDM
-from muonlab.optim.base import BUFFER
+from muonlab.optim.saved_state import BUFFER
 from tests.contracts.optimizer_cases import (
     BAD_OPTIONS,
     LAYOUTS,
@@ -170,6 +171,26 @@ def test_names_are_kept_if_either_side_has_them(case):
 
 
 @every_optimizer
+def test_a_saved_state_is_matched_by_name_whatever_its_order(case):
+    params, optimizer = trained(case)
+    there = {name: Parameter(p.detach().clone()) for name, p in params.items()}
+    other = case.build(dict(reversed(there.items())).items())
+    named = case.build(params.items())
+    named.load_state_dict(optimizer.state_dict())
+    other.load_state_dict(deepcopy(named.state_dict()))
+    for ps, o in ((params, named), (there, other)):
+        run(o, ps, range(3))
+    assert same_weights(there, params)
+    wrapped = case.build({f"module.{name}": p for name, p in reversed(there.items())}.items())
+    wrapped.load_state_dict(deepcopy(named.state_dict()))
+    found = [wrapped.state[there[name]][BUFFER] for name in MATRICES]
+    assert all(torch.equal(M, named.state[params[name]][BUFFER]) for M, name in zip(found, MATRICES, strict=True))
+    by_position = case.build(dict(reversed(there.items())).values())
+    with pytest.raises(ValueError, match="must have the shape of its parameter"):
+        by_position.load_state_dict(deepcopy(named.state_dict()))
+
+
+@every_optimizer
 def test_state_follows_the_dtype_of_the_model_that_loads_it(case):
     for dtype in [torch.float64, torch.bfloat16, torch.float16]:
         params, optimizer = trained(case)
@@ -288,9 +309,22 @@ def spoil_order(saved):
     state[1], state[2] = state[2], state[1]
 
 
+def rename(saved):
+    names = saved["param_groups"][0]["param_names"]
+    names[names.index("wide")] = "other"
+
+
+def respoil(momentum):
+    """Return a change that makes the momentum of ``wide`` another object."""
+    return lambda saved: saved["state"][1].update({BUFFER: momentum})
+
+
 BAD_DICTIONARIES = [
-    (lambda saved: saved["param_groups"].append(deepcopy(saved["param_groups"][0])), r"different number of parameter"),
-    (lambda saved: saved["param_groups"][0]["params"].append(99), r"doesn't match the size of optimizer's group"),
+    (
+        lambda saved: saved["param_groups"].append(deepcopy(saved["param_groups"][0])),
+        r"must have the groups of its optimizer",
+    ),
+    (lambda saved: saved["param_groups"][0]["params"].append(99), r"must have the groups of its optimizer"),
     (
         spoil_shape,
         r"must have the shape of its parameter: wide has shape \(5, 12\), its state \(5, 11\); "
@@ -300,9 +334,23 @@ BAD_DICTIONARIES = [
         spoil_order,
         r"wide has shape \(5, 12\), its state \(12, 5\); tall has shape \(12, 5\), its state \(5, 12\)",
     ),
+    (lambda saved: saved["param_groups"][0].update(lr=math.nan), r"lr must be a finite number in .* got nan"),
+    (lambda saved: saved["param_groups"][-1].update(lr=math.nan), r"lr must be a finite number in .* got nan"),
+    (rename, r"same parameters, got other where the optimizer has wide: load the state of the same model, or remove"),
+    (respoil("x"), r"a momentum must be a tensor, got str: load what"),
+    (
+        respoil(torch.ones(5, 12).to_sparse()),
+        r"must be dense, with memory for each entry, got one of layout .*sparse_coo",
+    ),
+    (respoil(torch.ones(1, 1).expand(5, 12)), r"must be dense, with memory for each entry, got an expanded tensor"),
+    (respoil(torch.ones(5, 12, dtype=torch.complex64)), r"must be real and floating-point, got torch.complex64"),
+    (
+        respoil(torch.full((5, 12), -1e300, dtype=torch.float64)),
+        r"in the range of its parameter's dtype, got an entry of size",
+    ),
     (lambda saved: saved["param_groups"][0].update(momentun=0.5), r"no option 'momentun': did you mean 'momentum'\?"),
-    (lambda saved: saved.pop("state"), r"state"),
-    (lambda saved: saved.pop("param_groups"), r"param_groups"),
+    (lambda saved: saved.pop("state"), r"must have the keys 'state' and 'param_groups', got \['param_groups'\]: pass"),
+    (lambda saved: saved.clear(), r"must have the keys 'state' and 'param_groups', got \[\]: pass what"),
 ]
 
 

@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import Parameter
 
 from muonlab.optim import SGDM, optimizers
-from muonlab.optim.base import BUFFER
 from muonlab.optim.registry import register
+from muonlab.optim.saved_state import BUFFER
 from tests.contracts.optimizer_cases import (
     BAD_OPTIONS,
     LAYOUTS,
@@ -79,8 +79,36 @@ def twice_in_groups():
 
 
 WHOLE = torch.ones(4, 3, dtype=torch.int64)
+DENSE = r"must be dense tensors of float16, bfloat16, float32 or float64, got "
 BAD_PARAMETERS = {
     "none": (list, ValueError, r"an optimizer needs parameters, got none: if split_params found no hidden matrix"),
+    "a model": (
+        lambda: torch.nn.Sequential(torch.nn.Linear(2, 2)),
+        TypeError,
+        r"params must be parameters or groups of parameters, got Sequential.*pass split_params\(model\)\.matrices",
+    ),
+    "nothing": (
+        lambda: None,
+        TypeError,
+        r"must be parameters or groups of parameters, got NoneType: pass",
+    ),
+    "twice": (lambda: [matrix()] * 2, ValueError, r"must be given once, got one of shape \(4, 3\) twice"),
+    "twice in a group": (lambda: [{"params": [("w", p := matrix()), ("v", p)]}], ValueError, r"must be given once"),
+    "too few names": (
+        lambda: [{"params": [matrix(), matrix()], "param_names": ["w"]}],
+        ValueError,
+        r"a name for each parameter, got 1 names for 2 parameters: pass \(name, parameter\) pairs",
+    ),
+    "sparse": (
+        lambda: [Parameter(matrix().detach().to_sparse())],
+        TypeError,
+        DENSE + r".* of layout torch\.sparse_coo",
+    ),
+    "8 bits": (
+        lambda: [Parameter(torch.zeros(4, 3, dtype=torch.float8_e4m3fn), requires_grad=False)],
+        TypeError,
+        DENSE + r".* of torch\.float8_e4m3fn",
+    ),
     "a tensor": (matrix, TypeError, r"should be an iterable of Tensors or dicts, but got torch\.FloatTensor"),
     "a number": (lambda: [1.0], TypeError, r"can only optimize Tensors, but one of the params is float"),
     "a set": (lambda: [{"params": {matrix()}}], TypeError, r"ordered collections.*use a list instead"),
@@ -95,17 +123,17 @@ BAD_PARAMETERS = {
     "integers": (
         lambda: [Parameter(WHOLE, requires_grad=False)],
         TypeError,
-        r"must be real floating-point tensors, got parameter 0 of its group of torch\.int64: use float32",
+        DENSE + r"parameter 0 of its group of torch\.int64: give it to",
     ),
     "booleans": (
         lambda: [("mask", Parameter(WHOLE.bool(), requires_grad=False))],
         TypeError,
-        r"must be real floating-point tensors, got mask of torch\.bool: use float32",
+        DENSE + r"mask of torch\.bool: give it to",
     ),
     "complex": (
         lambda: [("waves", matrix(dtype=torch.complex64))],
         TypeError,
-        r"must be real floating-point tensors, got waves of torch\.complex64: use float32",
+        DENSE + r"waves of torch\.complex64: give it to",
     ),
 }
 
@@ -137,10 +165,12 @@ def test_a_bad_option_is_refused_wherever_it_is_given(case):
 def test_a_tensor_learning_rate_must_hold_one_real_number(case):
     for wrong in [torch.ones(2), torch.ones(0), torch.tensor(1), torch.tensor(True)]:
         message = (
-            rf"lr as a tensor must hold one floating-point number, got shape {re.escape(str(tuple(wrong.shape)))} of "
+            rf"^Tensor lr must be 1-element and floating-point, got shape {re.escape(str(tuple(wrong.shape)))} of "
         )
         with pytest.raises(ValueError, match=message + r".*: pass torch\.tensor\(0\.02\)"):
             case.build([matrix()], lr=wrong)
+        with pytest.raises(ValueError, match=message):
+            case.construct(None, lr=wrong, momentum=0.9)  # the learning rate is checked first, as in torch
         for value in (-1.0, math.nan, math.inf):
             with pytest.raises(ValueError, match=r"^lr must be a finite number in \[0, inf\), got .*: choose a value"):
                 case.build([matrix()], lr=torch.tensor(value))
@@ -148,7 +178,14 @@ def test_a_tensor_learning_rate_must_hold_one_real_number(case):
 
 @every_momentum_optimizer
 def test_a_misspelt_option_is_refused_and_a_key_of_the_users_own_is_kept(case):
-    for typo, near in {"momentun": "momentum", "weight_decy": "weight_decay", "maximise": "maximize"}.items():
+    for typo, near in {
+        "momentun": "momentum",
+        "weight_decy": "weight_decay",
+        "maximise": "maximize",
+        "wd": "weight_decay",
+        "Lr": "lr",
+        "learning_rate": "lr",
+    }.items():
         optimizer = case.build([matrix()], tag="first", depth=3)
         for attempt in (
             lambda typo: case.build([matrix()], **{typo: 0.5}),

@@ -1,4 +1,4 @@
-"""What the README says of torch.optim.Muon and of Muon here, each cell found out by running both."""
+"""What the results page says of torch.optim.Muon and of Muon here, each cell found out by running both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from muonlab import Muon
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/results.md").read_text()
 SIDES = {"muonlab": Muon.torch, "torch.optim.Muon": torch.optim.Muon}
 
 
@@ -116,8 +116,8 @@ CLAIMS = {
 
 
 def table():
-    """Return the README's comparison, row by row."""
-    lines = README.split("| what happens |")[1].splitlines()
+    """Return the comparison of the page, row by row."""
+    lines = PAGE.split("| what happens |")[1].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     return {
         row[0]: dict(zip(SIDES, row[1:], strict=True))
@@ -125,7 +125,7 @@ def table():
     }
 
 
-def test_a_cell_of_the_readme_says_what_happens():
+def test_a_cell_of_the_table_says_what_happens():
     for side, build in SIDES.items():
         for claim, observe in CLAIMS.items():
             assert table()[claim][side] == observe(build), (claim, side)

@@ -21,6 +21,7 @@ BUILDS = {
     "experiments": partial(Muon.paper, momentum=0.9, variant="experiments"),
     "exact, decay": partial(Muon, momentum=0.9, orthogonalizer=ExactPolar(), weight_decay=0.1, nesterov=False),
     "batch": partial(Muon, momentum=0.9, matrix_view="batch", renormalize="after"),
+    "cut": partial(Muon, momentum=0.9, matrix_view="transposed row_heads(2)"),
     "skip": partial(Muon, momentum=0.9, nonfinite="skip"),
 }
 CHANGING = ("muon", "paper", "sgdm", "exact, decay")

@@ -103,6 +103,20 @@ def test_a_torch_muon_goes_on_under_ours():
         assert_goes_on_as(partial(twins.torch_muon, **of_twin), ours, params, momenta)
 
 
+def test_the_unclamped_rule_of_newer_torch_is_the_spectral_rule():
+    params = parameters()
+    checkpoint = torch_checkpoint({"lr": 0.02}, params)
+    checkpoint["param_groups"][0]["adjust_lr_fn"] = "spectral_unclamped"
+    momenta = [checkpoint["state"][i]["momentum_buffer"] for i in range(len(params))]
+    ours = Muon(params)
+    ours.load_state_dict(saved(checkpoint))
+    assert ours.param_groups[0]["scale"] == "spectral"
+    twin = partial(twins.torch_muon, lr=0.02, adjust_lr_fn="spectral_unclamped")
+    assert_goes_on_as(twin, ours, params, momenta)
+    with pytest.raises(ValueError, match=r"scale must be one of .*, got 'clamped'"):
+        Muon.torch(params, adjust_lr_fn="clamped")
+
+
 def test_the_comparison_sees_a_setting_that_was_not_carried_over():
     for slip in [
         {"nesterov": False},
@@ -161,7 +175,7 @@ def test_what_comes_from_torch_muon_is_saved_in_our_terms_and_loads_again():
 
 def test_options_that_others_do_not_have_stay_as_they_are_in_the_group():
     params = parameters([(4, 6)])
-    own = {"nonfinite": "skip", "matrix_view": (2, 2), "maximize": True}
+    own = {"nonfinite": "skip", "matrix_view": "rows(2, 2)", "maximize": True}
     for checkpoint in (torch_checkpoint({}, parameters([(4, 6)])), muon_optimizer_checkpoint(parameters([(4, 6)]))):
         for optimizer in (Muon(params, **own), Muon([{"params": params, **own}])):
             optimizer.load_state_dict(copy.deepcopy(checkpoint))
@@ -333,7 +347,7 @@ def test_what_comes_from_muon_with_aux_adam_is_saved_in_our_terms():
 def test_other_numbers_of_groups_or_shapes_are_refused():
     optimizer, _, _ = combined()
     checkpoint = aux_adam_checkpoint("mmaa")
-    with pytest.raises(ValueError, match="different number of parameter groups"):
+    with pytest.raises(ValueError, match=r"got 3 groups .* expected 4 groups .*: load the state of the same model"):
         optimizer.load_state_dict({**checkpoint, "param_groups": checkpoint["param_groups"][:3]})
     checkpoint["state"][1]["momentum_buffer"] = torch.zeros(4, 6)
     with pytest.raises(ValueError, match=r"parameter 1 of its group has shape \(6, 4\), its state \(4, 6\)"):

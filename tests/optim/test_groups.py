@@ -12,6 +12,9 @@ from torch.nn.utils import parametrizations, parametrize
 
 from muonlab.optim import Muon
 from muonlab.optim.split import split_params
+from muonlab.optim.views import matrix_blocks
+
+pytestmark = pytest.mark.filterwarnings("ignore:split_params does not know how to read:UserWarning")
 
 
 class Block(nn.Module):
@@ -195,9 +198,7 @@ def test_muon_only_gets_views_that_make_matrices():
     for make in MODELS.values():
         for group in split_params(make()).matrices:
             for _, parameter in group["params"]:
-                view = group["matrix_view"]
-                blocks = parameter.detach().split(view) if isinstance(view, tuple) else [parameter]
-                assert all(min(block.flatten(1).shape) > 1 for block in blocks)
+                assert all(min(b.matrices[-2:]) > 1 for b in matrix_blocks(parameter.shape, group["matrix_view"]))
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from([GPT, ResNet, ViT, Bert, Experts, convs, recurrent]))
@@ -280,9 +281,13 @@ UNKNOWN_MODULE = {
     **{"token_bias": "vector", "position": "embedding", "up": "other"},
 }
 GATES = {
-    **{"lstm.weight_ih_l0": (4,) * 4, "lstm.weight_hh_l0_reverse": (4,) * 4, "lstm.weight_hr_l0": "flatten"},
-    **{"gru.weight_hh_l1": (4,) * 3, "rnn.weight_ih_l0": "flatten", "lstm_cell.weight_ih": (4,) * 4},
-    **{"gru_cell.weight_hh": (4,) * 3, "rnn_cell.weight_hh": "flatten"},
+    **{
+        "lstm.weight_ih_l0": "rows(4, 4, 4, 4)",
+        "lstm.weight_hh_l0_reverse": "rows(4, 4, 4, 4)",
+        "lstm.weight_hr_l0": "flatten",
+    },
+    **{"gru.weight_hh_l1": "rows(4, 4, 4)", "rnn.weight_ih_l0": "flatten", "lstm_cell.weight_ih": "rows(4, 4, 4, 4)"},
+    **{"gru_cell.weight_hh": "rows(4, 4, 4)", "rnn_cell.weight_hh": "flatten"},
 }
 PLACES = [
     (recurrent, GATES),
@@ -315,11 +320,11 @@ def test_convolutions_are_flattened_and_groups_are_separate_matrices():
     found = rows_of(convs())
     expected = {
         "plain": "flatten",
-        "grouped": (3, 3),
+        "grouped": "rows(3, 3)",
         "depthwise": None,
         "volume": "flatten",
         "up": "flatten",
-        "up_grouped": (2, 2),
+        "up_grouped": "rows(2, 2)",
         "last": None,
     }
     assert {name: found[f"{name}.weight"].matrix_view for name in expected} == expected
@@ -330,7 +335,7 @@ def test_convolutions_are_flattened_and_groups_are_separate_matrices():
 
 def test_fused_queries_keys_and_values_are_three_matrices():
     found = places(nn.TransformerEncoderLayer(4, 2, 8))
-    assert found["self_attn.in_proj_weight"] == (4, 4, 4)
+    assert found["self_attn.in_proj_weight"] == "rows(4, 4, 4)"
     assert found["self_attn.out_proj.weight"] == found["linear1.weight"] == found["linear2.weight"] == "flatten"
 
 
@@ -354,7 +359,7 @@ def test_parametrised_weights_are_matrices_only_where_the_matrix_is_stored():
         "spectral.parametrizations.weight.original": "flatten",
         "orthogonal.parametrizations.weight.original": "other",
         "lstm.parametrizations.weight_hh_l0.original0": "vector",
-        "lstm.parametrizations.weight_hh_l0.original1": (4, 4, 4, 4),
+        "lstm.parametrizations.weight_hh_l0.original1": "rows(4, 4, 4, 4)",
         "last.parametrizations.weight.original0": "vector",
         "last.parametrizations.weight.original1": "head",
     }
@@ -448,6 +453,17 @@ def test_a_head_inside_attention_or_a_numbered_block_is_hidden():
     assert places(model)["attn.head.weight"] == places(model)["blocks.0.head.weight"] == "flatten"
 
 
+def test_several_output_layers_beside_each_other_are_found():
+    for names in (("head", "head_dist"), ("head", "dist_head"), ("cls_classifier", "distillation_classifier")):
+        model = nn.ModuleDict({"blocks": nn.Sequential(Block(4)), **{name: nn.Linear(4, 3) for name in names}})
+        assert heads(model) == [f"{name}.weight" for name in names]
+    for name in ("head", "heads", "lm_heads"):
+        model = nn.ModuleDict({name: nn.ModuleList([nn.Linear(4, 3), nn.Linear(5, 3)]), "last": nn.Linear(4, 4)})
+        assert heads(model) == [f"{name}.0.weight", f"{name}.1.weight"]
+    hidden = nn.ModuleDict({"head": nn.ModuleList([nn.Linear(4, 5), nn.Linear(5, 3)])})
+    assert heads(hidden) == ["head.1.weight"]
+
+
 def test_the_reason_says_how_the_output_layer_was_found():
     assert rows_of(ViT())["head.weight"].why == "output layer: named 'head'"
     assert "last Linear" in rows_of(ResNet())["fc.weight"].why
@@ -478,7 +494,7 @@ def test_rules_win_over_everything_and_over_the_freeze():
     rows = rows_of(model, rules=rules)
     assert rows["head.weight"].matrix_view == "flatten"
     assert rows["patch_embed.weight"].role == "other"
-    assert rows["blocks.1.qkv.weight"].matrix_view == (4, 4, 4)
+    assert rows["blocks.1.qkv.weight"].matrix_view == "rows(4, 4, 4)"
     assert rows["pos_embed"].goes_to == "none"
     assert rows["blocks.0.fc1.weight"].role == "vector"
     assert rows["blocks.0.fc1.weight"].why == "rules['*.fc1.weight']"
@@ -503,11 +519,12 @@ def test_a_rule_cannot_send_a_vector_to_muon():
     assert places(mlp(), rules={"0.bias": "vector", "0.*": "flatten"})["0.bias"] == "vector"
 
 
-UNKNOWN = r"must be one of 'flatten', 'batch', 'embedding', 'head', 'vector', 'other', 'skip' or a tuple .*, got "
+UNKNOWN = r"must be one of 'embedding', 'head', 'vector', 'other', 'skip' or a matrix_view, got "
 REFUSED = [
     (lambda: list(mlp().parameters()), {}, TypeError, "model must be a torch.nn.Module, got list: pass the network it"),
     (nn.ReLU, {}, ValueError, r"must have a trainable parameter, got 0 parameters, .*requires_grad_\(\)"),
     (lambda: mlp().requires_grad_(False), {}, ValueError, r"must have a trainable parameter, got 6 parameters"),
+    (ViT, {"rules": {"norm": "vector"}}, ValueError, r"got 'norm' that matches none: did you mean '[^']*norm"),
     (ViT, {"head": "haed"}, ValueError, r"name of a module with parameters, got 'haed': did you mean 'head'\?"),
     (mlp, {"head": "1"}, ValueError, r"name of a module with parameters, got '1'"),
     (
@@ -521,11 +538,12 @@ REFUSED = [
         mlp,
         {"rules": {"0.weight": (2, 3)}},
         ValueError,
-        r"sum to the rows of '0.weight', 4, got \(2, 3\) with the sum 5",
+        r"add up to the first dimension, got \(2, 3\), sum 5, for '0.weight' by rules\['0.weight'\]",
     ),
-    (mlp, {"rules": {"0.weight": (0, 4)}}, ValueError, r"each row-block size in rules\['0.weight'\] must be"),
-    (mlp, {"rules": {"0.weight": (2.0, 2)}}, TypeError, r"each row-block size in rules\['0.weight'\] must be"),
-    *((mlp, {"rules": {"0.weight": rule}}, ValueError, UNKNOWN) for rule in ("adam", None, 3, [2, 2])),
+    (mlp, {"rules": {"0.weight": (0, 4)}}, ValueError, r"rules\['0.weight'\] must be one of .* or a matrix_view"),
+    (mlp, {"rules": {"0.weight": (2.0, 2)}}, TypeError, r"rules\['0.weight'\] must be one of .* or a matrix_view"),
+    (mlp, {"rules": {"0.weight": "adam"}}, ValueError, UNKNOWN),
+    *((mlp, {"rules": {"0.weight": rule}}, TypeError, UNKNOWN) for rule in (None, 3)),
     (mlp, {"rules": ["0.weight"]}, TypeError, r"rules must map patterns to rules, got list"),
     (mlp, {"rules": {0: "skip"}}, TypeError, r"patterns of type str, got 0"),
 ]
@@ -554,7 +572,7 @@ def test_the_table_is_aligned_and_names_everything():
         assert line.endswith(row.why)
         assert row.why
     assert "gpt.wte.weight = gpt.lm_head.weight" in str(split.table)
-    assert "  3 blocks of 4  " in str(split.table)
+    assert "  rows(4, 4, 4)  " in str(split.table)
     assert repr(split.table) == str(split.table)
 
 
@@ -564,7 +582,7 @@ def test_one_split_serves_two_sets_of_optimizers():
     before = str(split.matrices), str(split.rest)
     for lr in (0.1, 0.2):
         muon, adamw = Muon(split.matrices, lr=lr), torch.optim.AdamW(split.rest, lr=lr)
-        assert [group["matrix_view"] for group in muon.param_groups] == [(4, 4, 4), "flatten"]
+        assert [group["matrix_view"] for group in muon.param_groups] == ["rows(4, 4, 4)", "flatten"]
         assert [group["role"] for group in adamw.param_groups] == ["vector", "head"]
         assert {group["lr"] for group in muon.param_groups + adamw.param_groups} == {lr}
         assert muon.param_groups[0]["param_names"] == ["layer.self_attn.in_proj_weight"]

@@ -146,7 +146,7 @@ RECIPES: dict[str, tuple[Callable, Twin]] = {
     "torch": (Muon.torch, twins.torch_muon),
     **{
         f"torch, {rule}": (partial(Muon.torch, adjust_lr_fn=rule), partial(twins.torch_muon, adjust_lr_fn=rule))
-        for rule in ("original", "match_rms_adamw")
+        for rule in ("original", "match_rms_adamw", "spectral_unclamped")
     },
     "torch, plain, taylor": (
         partial(Muon.torch, nesterov=False, ns_coefficients=TAYLOR[2], ns_steps=4),

@@ -94,13 +94,16 @@ def test_a_thread_keeps_small_workspaces_and_lets_large_ones_go():
     assert borrow(M, torch.float32) is not first
 
 
-def test_a_strided_input_gives_its_copy_back():
-    release()
-    M = gaussian(40, 60)[:, ::2]
-    sizes = set()
-    for _ in range(4):
-        newton_schulz(M)
-        workspace = borrow(torch.empty(0), torch.float32)
-        sizes.add(workspace.nbytes)
-        put_back(workspace, torch.empty(0), torch.float32)
-    assert len(sizes) == 1
+def test_calls_that_copy_or_scale_their_input_keep_as_many_buffers_as_one_call():
+    M = gaussian(40, 60)
+    inputs = [M[:, ::2], M * 0, M * 2.0**-40, M * 2.0**60, M.T.contiguous().T * 2.0**-40, M[:, ::2] * 0, M.double()]
+    inputs += [torch.stack([M, M * 2.0**-40]), M.half() * 0, M * torch.nan]
+    for A in inputs:
+        release()
+        sizes = set()
+        for _ in range(4):
+            newton_schulz(A, compute_dtype=torch.float32)
+            workspace = borrow(torch.empty(0), torch.float32)
+            sizes.add(workspace.nbytes)
+            put_back(workspace, torch.empty(0), torch.float32)
+        assert len(sizes) == 1, A

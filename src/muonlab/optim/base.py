@@ -12,10 +12,16 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from muonlab.optim.distributed.tensors import placed_like
 from muonlab.optim.layout import GroupedParam, Layouts
-from muonlab.optim.options import COMMON, Check, checked, named_params, refuse_misspelled
+from muonlab.optim.options import COMMON, Check, as_param_list, checked, named_params, refuse_misspelled
+from muonlab.optim.saved_state import BUFFER, explain_mismatch, fitted_state_dict
+from muonlab.orthogonalize.matrices import FLOATING
 
-BUFFER = "momentum_buffer"
-"""Key of the momentum in a parameter's state, as in torch's own optimizers."""
+
+def drop_stale_states(optimizer: Optimizer) -> None:
+    """Remove the states of parameters that are in no group of the optimizer any more, so that their memory is freed."""
+    present = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for p in [key for key in optimizer.state if isinstance(key, Tensor) and id(key) not in present]:
+        del optimizer.state[p]
 
 
 class MomentumOptimizer(Optimizer):
@@ -26,13 +32,14 @@ class MomentumOptimizer(Optimizer):
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any], layouts: Layouts) -> None:
         self._layouts = layouts
-        given: Any = params if isinstance(params, Tensor) else list(params)  # torch has a message for a bare tensor
+        defaults = {**defaults, **checked(defaults, self.checks)}
+        given = as_param_list(params)
         if isinstance(given, list) and not given:
             raise ValueError(
                 "an optimizer needs parameters, got none: if split_params found no hidden matrix, print its table; a "
                 "single layer is taken for the output layer unless head=None"
             )
-        super().__init__(given, {**defaults, **checked(defaults, self.checks)})
+        super().__init__(given, defaults)
 
     def _begin_step(self, closure: Callable[[], float] | None) -> tuple[float | None, list[GroupedParam]]:
         """Call the closure and check the options of all groups; return the loss and the parameters."""
@@ -40,11 +47,15 @@ class MomentumOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not torch.compiler.is_compiling():
+        compiling = torch.compiler.is_compiling()
+        if not compiling:
             for group in self.param_groups:  # options assigned by hand are checked like any other
                 group.update(checked(group, self.checks))
                 self._check_group(group)
-        return loss, self._grouped_params()
+        params = self._grouped_params()
+        if not compiling and len(self.state) > sum(len(group["params"]) for group in self.param_groups):
+            drop_stale_states(self)
+        return loss, params
 
     # ---------------------------------------------------------------------------------------------- groups and state
 
@@ -52,6 +63,8 @@ class MomentumOptimizer(Optimizer):
         """Add a group, checked like one given at construction; on an error the optimizer does not change."""
         refuse_misspelled(param_group, self.checks)
         group = {**param_group, **checked(param_group, self.checks)}
+        if "params" in group:
+            group["params"] = as_param_list(group["params"])
         super().add_param_group(group)
         try:
             self._check_group(group)
@@ -66,8 +79,12 @@ class MomentumOptimizer(Optimizer):
         for name, p in named_params(group):
             if is_lazy(p):
                 raise ValueError(f"parameters must have a shape, got {name} uninitialized: run one forward pass first")
-            if not p.is_floating_point():
-                raise TypeError(f"parameters must be real floating-point tensors, got {name} of {p.dtype}: use float32")
+            if p.dtype not in FLOATING or p.layout != torch.strided:
+                kind = p.dtype if p.dtype not in FLOATING else f"layout {p.layout}"
+                raise TypeError(
+                    f"parameters must be dense tensors of float16, bfloat16, float32 or float64, got {name} of {kind}: "
+                    f"give it to another optimizer, or use float32"
+                )
             self._layouts.layout_of(p, name)
 
     def _grouped_params(self) -> list[GroupedParam]:
@@ -89,7 +106,35 @@ class MomentumOptimizer(Optimizer):
             buffer = state[BUFFER] = buffer.to(device=p.device, dtype=p.dtype)
         return buffer
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the parameters that are in a group now, and the groups, like torch's optimizers."""
+        self.follow_params()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state of :meth:`state_dict`; Muon also loads those of torch.optim.Muon and muon-optimizer.
+
+        Parameters are matched by name where both sides have names, else by position.
+
+        Raises:
+            ValueError: the groups or shapes of the state are others; the optimizer does not change.
+        """
+        with explain_mismatch(state_dict, self.param_groups):
+            super().load_state_dict(fitted_state_dict(state_dict, self))
+
+    def follow_params(self) -> None:
+        """Drop the momenta of parameters that have left the groups, and create those of parameters that are new there.
+
+        Libraries replace parameters inside of ``param_groups`` after construction, as Accelerate does for FSDP2.
+        """
+        drop_stale_states(self)
+        for group in self.param_groups:
+            for p in group["params"]:
+                if BUFFER not in self.state[p]:
+                    self._buffer(p)
+
     def __getstate__(self) -> dict[str, Any]:
+        self.follow_params()
         return {**super().__getstate__(), "distribution": self._layouts.constructor_arguments()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

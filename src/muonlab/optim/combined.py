@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from muonlab.optim.base import MomentumOptimizer, drop_stale_states
 from muonlab.optim.foreign import from_muon_with_aux_adam
 from muonlab.optim.muon import Muon
+from muonlab.optim.saved_state import explain_mismatch, fitted_state_dict
 
 
 class MuonWithAux(Optimizer):
@@ -29,9 +31,9 @@ class MuonWithAux(Optimizer):
         >>> from muonlab import split_params
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
         >>> split = split_params(model)
-        >>> opt = MuonWithAux(Muon(split.matrices, lr=0.02), torch.optim.AdamW(split.rest, lr=3e-4))
+        >>> opt = MuonWithAux(Muon(split.matrices, lr=0.02), torch.optim.AdamW(split.rest, lr=3e-3))
         >>> [group["lr"] for group in opt.param_groups]
-        [0.02, 0.0003, 0.0003]
+        [0.02, 0.003, 0.003]
     """
 
     def __init__(self, muon: Muon, aux: Optimizer) -> None:
@@ -79,15 +81,32 @@ class MuonWithAux(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if not torch.compiler.is_compiling():
+            drop_stale_states(self.aux)
         self.muon.step()
         self.aux.step()
         return loss
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return both states and the groups of both, for the parameters that are in a group now."""
+        self.follow_params()
+        return super().state_dict()
+
+    def follow_params(self) -> None:
+        """Make the states of both optimizers those of the parameters that are in their groups now."""
+        self.muon.follow_params()
+        if isinstance(self.aux, MomentumOptimizer):
+            self.aux.follow_params()
+        else:
+            drop_stale_states(self.aux)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of :meth:`state_dict`, or of muon-optimizer's MuonWithAuxAdam."""
-        super().load_state_dict(from_muon_with_aux_adam(state_dict, self.aux.defaults))
+        with explain_mismatch(state_dict, self.param_groups):
+            super().load_state_dict(fitted_state_dict(from_muon_with_aux_adam(state_dict, self.aux.defaults), self))
 
     def __getstate__(self) -> dict[str, Any]:
+        self.follow_params()
         return {"muon": self.muon, "aux": self.aux, "defaults": self.defaults}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

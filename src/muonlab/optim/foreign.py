@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from muonlab.optim.options import SCHEDULER_KEYS
@@ -11,6 +12,7 @@ from muonlab.polynomials import Polynomial, preset
 
 _MUONLAB_ONLY = ("orthogonalizer", "momentum_form", "scale", "renormalize", "matrix_view")
 _COMMON_KEYS = {"params", "param_names", "use_muon", *SCHEDULER_KEYS}
+_TORCH_SCALES: Mapping[str | None, str] = {None: "original", "spectral_unclamped": "spectral"}
 _TORCH_ONLY = ("ns_coefficients", "ns_steps", "adjust_lr_fn", "eps")
 
 
@@ -24,8 +26,41 @@ def newton_schulz_of(coefficients: Sequence[float], steps: int) -> NewtonSchulz:
     return NewtonSchulz(jordan if polynomial == jordan else polynomial, steps=steps)
 
 
+def scale_of(adjust_lr_fn: str | None) -> Any:
+    """Return the name of the scale rule that torch.optim.Muon calls ``adjust_lr_fn``; an unknown name unchanged."""
+    return _TORCH_SCALES.get(adjust_lr_fn, adjust_lr_fn)
+
+
+HINTS: Mapping[str, str] = {
+    "ns_steps": "pass orthogonalizer=NewtonSchulz(steps=5), or NewtonSchulz('jordan', steps=…) for another number",
+    "ns_coefficients": "pass orthogonalizer=NewtonSchulz(Polynomial(coefficients), steps=5)",
+    "adjust_lr_fn": "pass scale=, one of 'none', 'original', 'match_rms_adamw', 'spectral'",
+    "wd": "pass weight_decay=",
+    "eps": "leave it out, no input is too small here",
+    "beta": "pass momentum=",
+    "betas": "pass momentum=, and give betas to the auxiliary AdamW",
+    "backend": "pass orthogonalizer=NewtonSchulz(…) or ExactPolar()",
+    "backend_steps": "pass orthogonalizer=NewtonSchulz(steps=5)",
+}
+"""What to write instead of an argument of another Muon."""
+
+
+def refuse_unknown(arguments: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise for an argument that Muon does not have."""
+    for name in arguments:
+        near = difflib.get_close_matches(name, known, n=1)
+        advice = HINTS.get(name) or (f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}")
+        torchs = "; Muon.torch takes the arguments of torch.optim.Muon" if name in _TORCH_ONLY else ""
+        raise TypeError(f"Muon got an unexpected keyword argument {name!r}: {advice}{torchs}")
+
+
 def refuse_foreign(group: Mapping[str, Any]) -> None:
-    """Raise for options of torch.optim.Muon in a parameter group, where they would have no effect."""
+    """Raise for options of other Muons in a parameter group, where they would have no effect."""
+    if isinstance(group, Mapping) and group.get("use_muon") is False:
+        raise ValueError(
+            "a group with use_muon=False is not for Muon, got one: give its parameters to the auxiliary optimizer, "
+            "MuonWithAux(Muon(...), AdamW(...))"
+        )
     for key in _TORCH_ONLY:
         if key in group:
             raise ValueError(
@@ -44,7 +79,8 @@ def as_native(group: Mapping[str, Any]) -> dict[str, Any]:
         return _from_muon_optimizer(group)
     raise ValueError(
         f"a state dictionary must be one of Muon, torch.optim.Muon or muon-optimizer, got a group with the options "
-        f"{', '.join(sorted(set(group) - _COMMON_KEYS))}: load it into the optimizer that it comes from"
+        f"{', '.join(sorted(set(group) - _COMMON_KEYS))}: load it into the optimizer that it comes from; "
+        f"continue_adamw(adamw, split_params(model)) continues a training of AdamW"
     )
 
 
@@ -54,7 +90,7 @@ def _from_torch(group: Mapping[str, Any]) -> dict[str, Any]:
         **kept,
         "orthogonalizer": newton_schulz_of(group["ns_coefficients"], group["ns_steps"]),
         "momentum_form": "ema",
-        "scale": group["adjust_lr_fn"] or "original",
+        "scale": scale_of(group["adjust_lr_fn"]),
         "renormalize": None,
     }
 

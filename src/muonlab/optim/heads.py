@@ -9,7 +9,8 @@ from collections import Counter
 from torch import nn
 
 HEAD_NAMES = re.compile(
-    "(lm_|mlp_|cls_)?head|classifier|fc_out|embed_out|output(_layer|_projection)?|(to_)?logits|unembed"
+    "(lm_|mlp_|cls_|dist_)?heads?|head_dist|(cls_|distillation_)?classifier|fc_out|embed_out|"
+    "output(_layer|_projection)?|(to_)?logits|unembed"
 )
 """Names of output layers for ``head="auto"``, outside numbered blocks and attention."""
 
@@ -43,9 +44,18 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def _output_layers(module: nn.Module) -> list[nn.Module]:
-    """Return the last layer of a container as a list, or everything in a module without layers of a known type."""
+    """Return the last layer of a container as a list, or everything in a module without layers of a known type.
+
+    A ModuleList may hold several output layers: all of its layers that have as many outputs as the last.
+    """
     last = list(filter(_is_layer, module.modules()))[-1:]
+    if isinstance(module, nn.ModuleList) and last and last[0] in list(module):
+        return [layer for layer in module if _outputs(layer) == _outputs(last[0])]
     return last or list(module.modules())
+
+
+def _outputs(layer: nn.Module) -> object:
+    return getattr(layer, "out_features", None) or getattr(layer, "out_channels", None)
 
 
 def _heads_by_name(model: nn.Module) -> dict[nn.Module, str]:

@@ -154,7 +154,7 @@ class LocalLayout:
 
     def weight_norms(self, pieces: Sequence[Piece]) -> Sequence[Tensor]:
         """Return the norms of the weights."""
-        return [norm_of_matrices(piece.weight, piece.group["matrix_view"] == "batch") for piece in pieces]
+        return [norm_of_matrices(piece.weight, piece.block) for piece in pieces]
 
     def chunk_bytes(self, device: torch.device) -> int | None:
         """Return what stays in the cache of a CPU from momentum to update; on an accelerator, everything together."""
@@ -190,8 +190,7 @@ class LocalPipeline:
 
 def orthogonalize_batch(batch: Batch, observe: Observer) -> Sequence[Tensor]:
     """Orthogonalize a batch whose directions are whole matrices, or stacks of them."""
-    *stack, m, n = batch.shape
-    matrices = [Z.reshape(-1, m, n) if stack else Z.reshape(m, n) for Z in batch.directions]
+    matrices = [piece.block.read(Z) for piece, Z in zip(batch.pieces, batch.directions, strict=True)]
     results = orthogonalize_matrices(batch.orthogonalize, matrices)
     observe(batch.pieces, matrices, results)
     return results
@@ -239,6 +238,11 @@ class Layouts:
             from muonlab.optim.distributed.grid import RankGrid
             from muonlab.optim.distributed.layout import DistributedLayout
 
+            if not hasattr(process_group, "size"):
+                raise TypeError(
+                    f"process_group must be a process group of torch.distributed or None, got {process_group!r}: pass "
+                    f"torch.distributed.group.WORLD after init_process_group"
+                )
             self.for_plain_tensors = DistributedLayout(RankGrid.replicated(process_group), comm_dtype)
 
     def constructor_arguments(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never
 
 import torch
 from torch import Tensor, no_grad
@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from muonlab import _checks
 from muonlab.optim.base import MomentumOptimizer
 from muonlab.optim.distributed.tensors import local_part
-from muonlab.optim.foreign import as_native, newton_schulz_of, refuse_foreign
+from muonlab.optim.foreign import as_native, newton_schulz_of, refuse_foreign, refuse_unknown, scale_of
 from muonlab.optim.hooks import OrthogonalizeHook, OrthogonalizeHooks
 from muonlab.optim.layout import Layouts, LocalLayout, param_blocks
 from muonlab.optim.options import COMMON, Check, named_params, one_of
@@ -47,7 +47,9 @@ class Muon(MomentumOptimizer):
         O_t &\approx \mathrm{polar}(Z_t) \\
         W_t &= (1 - \eta\lambda) W_{t-1} - \eta \sqrt{\max(1, m/n)}\; O_t
 
-    The options change one line each:
+    with five Newton-Schulz steps of Polar Express (safety factor 1.01, Frobenius prescale, ``accuracy="half"``), EMA
+    momentum :math:`\mu = 0.95` with Nesterov, :math:`\eta = 0.02` and :math:`\lambda = 0`. A filter of shape
+    (out, in, h, w) is the matrix (out, in·h·w). The options change one line each:
 
     ================================  ==============================================================================
     option                            changes
@@ -55,7 +57,10 @@ class Muon(MomentumOptimizer):
     ``momentum_form="heavy_ball"``    :math:`M_t = \mu M_{t-1} + G_t` and :math:`Z_t = \mu M_t + G_t`
     ``nesterov=False``                :math:`Z_t = M_t`
     ``orthogonalizer=…``              which polynomials and how many steps, or the exact polar factor
-    ``scale=…``                       the factor on :math:`O_t`, see ``muonlab.optim.scaling.SCALES``
+    ``scale="original"``              factor :math:`\sqrt{\max(1, m/n)}` on :math:`O_t` (default)
+    ``scale="match_rms_adamw"``       factor :math:`0.2 \sqrt{\max(m, n)}`: entries as large as an update of AdamW
+    ``scale="spectral"``              factor :math:`\sqrt{m/n}`; torch calls it ``spectral_unclamped``
+    ``scale="none"``                  factor 1
     ``renormalize="before"``          :math:`W_{t-1}` is first rescaled to the Frobenius norm :math:`\sqrt m`
     ``renormalize="after"``           :math:`W_t` is rescaled to the Frobenius norm :math:`\sqrt m`
     ``maximize=True``                 plus :math:`\eta` instead of minus
@@ -69,15 +74,16 @@ class Muon(MomentumOptimizer):
         params: parameters of two or more dimensions, or groups of them.
         lr: learning rate η; a number or a tensor of one element. All further arguments are keyword-only.
         momentum: μ in [0, 1).
-        orthogonalizer: a :class:`NewtonSchulz` or an :class:`ExactPolar`.
+        orthogonalizer: a :class:`muonlab.NewtonSchulz` or a :class:`muonlab.ExactPolar`.
         momentum_form: ``"ema"`` (as in torch.optim.Muon) or ``"heavy_ball"`` (as in the paper); the directions are the
             same while μ is constant and the prescale ignores scale.
         nesterov: whether to orthogonalize Nesterov's look-ahead :math:`Z_t` instead of the momentum.
         weight_decay: λ, decoupled, multiplied by the unscaled learning rate.
         scale: factor on the update by its shape: ``"none"``, ``"original"``, ``"match_rms_adamw"`` or ``"spectral"``.
-        renormalize: None, ``"before"`` or ``"after"``: rescale each weight to norm √m once per step.
-        matrix_view: ``"flatten"`` (first dimension × the rest), ``"batch"`` (matrices in the last two dimensions), or
-            row counts of blocks that are matrices of their own (a fused query, key and value).
+        renormalize: None, ``"before"`` or ``"after"``: rescale each matrix to norm √outputs once per step.
+        matrix_view: how a parameter is read as matrices: ``"flatten"`` (first dimension × the rest), ``"batch"``
+            (matrices in the last two dimensions), ``"rows(768, 768, 768)"`` (a fused query, key and value), or other
+            words of ``muonlab.optim.views``, such as ``"batch rows(512, 512)"`` or ``"transposed column_heads(64)"``.
         maximize: maximize the objective instead of minimizing it.
         nonfinite: how to handle gradients that are not finite, or that would make the momentum overflow:
             ``"propagate"`` them into the weights, ``"raise"`` before anything changes (reads one number from each
@@ -90,6 +96,10 @@ class Muon(MomentumOptimizer):
 
     Attributes:
         orthogonalized: number of matrices that the last step orthogonalized on this process.
+
+    Raises:
+        ValueError: an option is out of range, a group has no parameters, or a parameter is no matrix under its view.
+        TypeError: an unknown argument (the message names the one of this class), or a parameter that is not real.
 
     Example:
         >>> import torch
@@ -115,7 +125,7 @@ class Muon(MomentumOptimizer):
         self,
         params: ParamsT,
         lr: float | Tensor = 0.02,
-        *positional: Any,
+        *positional: Never,
         momentum: float = 0.95,
         orthogonalizer: Orthogonalizer = _DEFAULT_ORTHOGONALIZER,
         momentum_form: MomentumForm = "ema",
@@ -128,6 +138,7 @@ class Muon(MomentumOptimizer):
         nonfinite: Nonfinite = "propagate",
         process_group: ProcessGroup | None = None,
         comm_dtype: torch.dtype | None = None,
+        **unknown: Never,
     ) -> None:
         if positional:
             raise TypeError(
@@ -148,6 +159,7 @@ class Muon(MomentumOptimizer):
             "maximize": maximize,
             "nonfinite": nonfinite,
         }
+        refuse_unknown(unknown, (*options, "process_group", "comm_dtype"))
         self.orthogonalized = 0
         self._orthogonalize_hooks = OrthogonalizeHooks()
         super().__init__(params, options, Layouts(tuple(self.checks), process_group, comm_dtype))
@@ -218,7 +230,10 @@ class Muon(MomentumOptimizer):
         ns_steps: int = 3,
         **options: Any,
     ) -> Muon:
-        """Build the Muon of cifar10-airbench: heavy-ball, weights rescaled to norm √out before each update."""
+        """Build the Muon of cifar10-airbench: heavy-ball, weights rescaled to norm √out before each update.
+
+        Three steps of Jordan's polynomial, no scale rule; ``options`` are further options of Muon.
+        """
         settings: dict[str, Any] = {
             "orthogonalizer": NewtonSchulz("jordan", steps=ns_steps),
             "momentum_form": "heavy_ball",
@@ -237,7 +252,10 @@ class Muon(MomentumOptimizer):
         momentum: float = 0.95,
         **options: Any,
     ) -> Muon:
-        """Build the Muon of the muon-optimizer package, with the scale of filters read off out×rest."""
+        """Build the Muon of the muon-optimizer package, with the scale of filters read off out×rest.
+
+        Five steps of Jordan's polynomial, EMA momentum with Nesterov; ``options`` are those of :meth:`torch`.
+        """
         return cls.torch(params, lr, weight_decay, momentum, **options)
 
     @classmethod
@@ -251,17 +269,36 @@ class Muon(MomentumOptimizer):
         ns_coefficients: Sequence[float] = _JORDAN,
         eps: float = 1e-7,
         ns_steps: int = 5,
-        adjust_lr_fn: Literal["original", "match_rms_adamw"] | None = None,
+        adjust_lr_fn: Literal["original", "match_rms_adamw", "spectral_unclamped"] | None = None,
         **options: Any,
     ) -> Muon:
-        """Build torch.optim.Muon, same arguments; ``eps`` is accepted and has no effect: no input is too small here."""
+        """Build torch.optim.Muon, same arguments; its state dictionaries load.
+
+        Args:
+            params: parameters or groups.
+            lr: η.
+            weight_decay: λ.
+            momentum: μ, EMA.
+            nesterov: whether to orthogonalize Nesterov's look-ahead.
+            ns_coefficients: (a, b, c) of the polynomial ``a + bλ + cλ²``; Jordan's by default.
+            eps: accepted, without effect: no input is too small here.
+            ns_steps: number of Newton-Schulz steps.
+            adjust_lr_fn: None or ``"original"``, ``"match_rms_adamw"``, or ``"spectral_unclamped"`` (of newer versions
+                of torch, our ``scale="spectral"``).
+            options: further options of Muon.
+
+        Example:
+            >>> W = torch.nn.Parameter(torch.eye(2))
+            >>> Muon.torch([W], ns_steps=3, adjust_lr_fn="match_rms_adamw").param_groups[0]["scale"]
+            'match_rms_adamw'
+        """
         _checks.positive("eps", eps)
         settings: dict[str, Any] = {
             "orthogonalizer": newton_schulz_of(ns_coefficients, ns_steps),
             "momentum_form": "ema",
             "nesterov": nesterov,
             "weight_decay": weight_decay,
-            "scale": "original" if adjust_lr_fn is None else adjust_lr_fn,
+            "scale": scale_of(adjust_lr_fn),
         }
         return cls(params, lr, momentum=momentum, **{**settings, **options})
 
@@ -277,7 +314,10 @@ class Muon(MomentumOptimizer):
         ns_steps: int = 5,
         **options: Any,
     ) -> Muon:
-        """Build Moonlight's Muon: heavy-ball, updates of the size of AdamW's, so that its lr and decay carry over."""
+        """Build Moonlight's Muon: heavy-ball, updates of the size of AdamW's, so that its lr and decay carry over.
+
+        Jordan's polynomial, ``scale="match_rms_adamw"``; ``options`` are further options of Muon.
+        """
         settings: dict[str, Any] = {
             "orthogonalizer": NewtonSchulz("jordan", steps=ns_steps),
             "momentum_form": "heavy_ball",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from muonlab import _checks
 
@@ -25,7 +25,7 @@ def learning_rate(name: str, value: Any) -> Any:
         return _checks.non_negative(name, value)
     if value.numel() != 1 or not value.is_floating_point():
         raise ValueError(
-            f"{name} as a tensor must hold one floating-point number, got shape {tuple(value.shape)} of {value.dtype}: "
+            f"Tensor {name} must be 1-element and floating-point, got shape {tuple(value.shape)} of {value.dtype}: "
             f"pass torch.tensor(0.02)"
         )
     if value.device.type == "cpu":
@@ -61,6 +61,8 @@ def checked(group: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, 
     return {name: check(name, group[name]) for name, check in checks.items() if name in group}
 
 
+OTHER_NAMES = {"wd": "weight_decay", "learning_rate": "lr", "beta": "momentum", "mu": "momentum"}
+"""What options are called elsewhere."""
 SCHEDULER_KEYS = {"initial_lr", "min_lr", "max_lr", "base_momentum", "max_momentum"}
 """Keys that torch's schedulers add to parameter groups."""
 
@@ -72,12 +74,44 @@ def refuse_misspelled(group: Mapping[str, Any], checks: Mapping[str, Check]) -> 
             f"a parameter group must be a dictionary, got {type(group).__name__}: pass {{'params': [...], 'lr': ...}}"
         )
     for key in set(group) - set(checks) - SCHEDULER_KEYS:
-        near = difflib.get_close_matches(str(key), checks, n=1, cutoff=0.8)
+        name = str(key).lower()
+        near = [OTHER_NAMES[name]] if name in OTHER_NAMES else difflib.get_close_matches(name, checks, n=1, cutoff=0.8)
         if near:
             raise ValueError(f"a parameter group has no option {key!r}: did you mean {near[0]!r}?")
 
 
+def as_param_list(params: Any) -> Any:
+    """Return the parameters of an optimizer or a group as a list; raise for None and for one that is given twice.
+
+    What torch reads in another way, or has a message for, is returned unchanged: a tensor, a set.
+    """
+    if isinstance(params, Tensor | set | str):
+        return params
+    if not isinstance(params, Iterable) or isinstance(params, nn.Module):  # a Sequential can be iterated
+        raise TypeError(
+            f"params must be parameters or groups of parameters, got {type(params).__name__}: pass "
+            f"split_params(model).matrices, or a list of parameters"
+        )
+    listed = list(params)
+    seen: set[int] = set()
+    for entry in listed:
+        p = entry[1] if isinstance(entry, tuple) and len(entry) > 1 else entry
+        if id(p) in seen:
+            raise ValueError(
+                f"a parameter must be given once, got one of shape {tuple(getattr(p, 'shape', ()))} twice, which would "
+                f"update it twice in each step: pass each parameter once"
+            )
+        seen.add(id(p))
+    return listed
+
+
 def named_params(group: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """Return the parameters of a group, each with a name for messages."""
-    names = group.get("param_names") or [f"parameter {i} of its group" for i in range(len(group["params"]))]
+    count = len(group["params"])
+    names = group.get("param_names") or [f"parameter {i} of its group" for i in range(count)]
+    if len(names) != count:
+        raise ValueError(
+            f"param_names must have a name for each parameter, got {len(names)} names for {count} parameters: pass "
+            f"(name, parameter) pairs instead"
+        )
     return zip(names, group["params"], strict=True)

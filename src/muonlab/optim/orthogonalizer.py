@@ -47,7 +47,7 @@ class Orthogonalizer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NewtonSchulz:
     """Newton-Schulz steps of any schedule (Kim & Oh 2026, Algorithm 1, lines 5-9); see :func:`muonlab.newton_schulz`.
 
@@ -61,6 +61,9 @@ class NewtonSchulz:
             other devices it is the same as None (a CPU emulates bfloat16, 50 to 500 times slower than float32).
         method: ``"standard"``, ``"gram"`` or ``"auto"``.
         accuracy: ``"full"``, or ``"half"``, which is faster and allows rounding errors as large as bfloat16's.
+
+    Raises:
+        ValueError: an unknown name, ``steps`` beside a Schedule of another number, or a schedule that diverges.
 
     Example:
         >>> from muonlab.polynomials import taylor
@@ -86,6 +89,11 @@ class NewtonSchulz:
         _checks.one_of("compute_dtype", self.compute_dtype, (*FLOATING, "auto", None))
         dtype = self.compute_dtype if isinstance(self.compute_dtype, torch.dtype) else torch.float32
         object.__setattr__(self, "schedule", as_schedule(polynomial, steps, dtype))
+
+    def __repr__(self) -> str:
+        defaults = {"prescale": "frobenius", "compute_dtype": "auto", "method": "auto", "accuracy": "full"}
+        given = {name: getattr(self, name) for name in defaults if getattr(self, name) != defaults[name]}
+        return f"NewtonSchulz({', '.join([str(self.schedule), *(f'{k}={v!r}' for k, v in given.items())])})"
 
     def __call__(self, M: Tensor) -> Tensor:
         """Return the orthogonalized matrices, shape (…, m, n), in new memory."""
@@ -136,6 +144,11 @@ class ExactPolar:
     Args:
         method: ``"svd"``, ``"gram"`` or ``"auto"``.
         rank_tol: singular values up to this count as zero; None for ``max(m, n)·eps·σ_max``.
+
+    Example:
+        >>> ExactPolar()(torch.diag(torch.tensor([3.0, 4.0])))
+        tensor([[1., 0.],
+                [0., 1.]])
     """
 
     kind: ClassVar[str] = "exact_polar"

@@ -10,37 +10,40 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from muonlab.optim.views import MatrixBlock
+
 Scale = Literal["none", "original", "match_rms_adamw", "spectral"]
 
 SCALES: Mapping[Scale, Callable[[int, int], float]] = MappingProxyType(
     {
-        "none": lambda rows, columns: 1.0,  # noqa: ARG005
-        "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
-        "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
-        "spectral": lambda rows, columns: math.sqrt(rows / columns),
+        "none": lambda outputs, inputs: 1.0,  # noqa: ARG005
+        "original": lambda outputs, inputs: math.sqrt(max(1.0, outputs / inputs)),
+        "match_rms_adamw": lambda outputs, inputs: 0.2 * math.sqrt(max(outputs, inputs)),
+        "spectral": lambda outputs, inputs: math.sqrt(outputs / inputs),
     }
 )
-"""Factor on the update by the rows (outputs) and columns (inputs) of the matrix; weight decay is not scaled.
+"""Factor on the update by the outputs and inputs of the matrix; weight decay is not scaled.
 
 ``none``: as in the paper. ``original``: K. Jordan. ``match_rms_adamw``: Moonlight; the entries of an update are as
 large as AdamW's. ``spectral``: an update has a fixed operator norm from inputs to outputs in their root-mean-square
-norms.
+norms; torch.optim.Muon calls it ``spectral_unclamped``.
 """
 
 Renormalize = Literal["before", "after"] | None
 RENORMALIZE: tuple[Renormalize, ...] = (None, "before", "after")
 
 
-def norm_of_matrices(weight: Tensor, batch: bool) -> Tensor:
-    """Return the Frobenius norm of a weight, or of each of its matrices, in float32 or wider and broadcastable to it.
+def norm_of_matrices(weight: Tensor, block: MatrixBlock) -> Tensor:
+    """Return the Frobenius norm of a block, or of each of its matrices, in float32 or wider and broadcastable to it.
 
     Row by row: one float32 sum over all entries loses digits, and the rows may be held by several ranks.
     """
-    if not batch:
-        return norm_of_rows(row_norms(weight))
-    rows: Tensor = torch.linalg.vector_norm(weight, dim=-1, keepdim=True, dtype=norm_dtype(weight))
-    norm: Tensor = torch.linalg.vector_norm(rows, dim=-2, keepdim=True)
-    return norm
+    if not block.batch:
+        return norm_of_rows(row_norms(weight, block))
+    rows: Tensor = torch.linalg.vector_norm(block.read(weight), dim=-1, dtype=norm_dtype(weight))
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=-1)
+    lead = weight.shape[: weight.ndim - block.matrix_dims]
+    return norm.view(*lead, *[1] * block.matrix_dims)
 
 
 def norm_dtype(weight: Tensor) -> torch.dtype:
@@ -48,9 +51,11 @@ def norm_dtype(weight: Tensor) -> torch.dtype:
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
-def row_norms(weight: Tensor) -> Tensor:
-    """Return the norm of each row of a weight, read as first dimension × the rest."""
-    rows: Tensor = torch.linalg.vector_norm(weight.flatten(1), dim=-1, dtype=norm_dtype(weight))
+def row_norms(weight: Tensor, block: MatrixBlock) -> Tensor:
+    """Return the norm of each row of a matrix, or of the part of its rows that a shard holds."""
+    rows: Tensor = torch.linalg.vector_norm(
+        weight.reshape(-1, block.matrices[-1]).contiguous(), dim=-1, dtype=norm_dtype(weight)
+    )
     return rows
 
 
@@ -60,6 +65,6 @@ def norm_of_rows(rows: Tensor) -> Tensor:
     return norm
 
 
-def renormalize(weight: Tensor, norm: Tensor, rows: int) -> None:
-    """Rescale a weight of the given norm to ``√rows`` in place (the paper's experiments); zero stays zero."""
-    weight.mul_(torch.where(norm > 0, math.sqrt(rows) / norm, 1.0).to(weight.dtype))
+def renormalize(weight: Tensor, norm: Tensor, outputs: int) -> None:
+    """Rescale a weight of the given norm to ``√outputs`` in place (the paper's experiments); zero stays zero."""
+    weight.mul_(torch.where(norm > 0, math.sqrt(outputs) / norm, 1.0).to(weight.dtype))

@@ -19,6 +19,7 @@ from muonlab.optim.distributed.tensors import local_part
 from muonlab.optim.hooks import OrthogonalizeHooks
 from muonlab.optim.layout import Batch, FinishedBatches, GroupedParam, Layout, Layouts, Piece, param_blocks
 from muonlab.optim.scaling import SCALES, renormalize
+from muonlab.optim.views import split_tensor
 
 MomentumForm = Literal["heavy_ball", "ema"]
 MOMENTUM_FORMS: tuple[MomentumForm, ...] = ("heavy_ball", "ema")
@@ -160,8 +161,8 @@ def split_blocks(piece: Piece) -> Iterator[Piece]:
     if len(blocks) == 1:
         yield piece._replace(block=blocks[0])
         return
-    rows = [block.piece_shape(piece.layout.shard)[0] for block in blocks]
-    tensors = (torch.split(tensor, rows) for tensor in (piece.weight, piece.grad, piece.momentum))
+    view, shard = piece.group["matrix_view"], piece.layout.shard
+    tensors = (split_tensor(tensor, view, blocks, shard) for tensor in (piece.weight, piece.grad, piece.momentum))
     for i, (block, weight, grad, momentum) in enumerate(zip(blocks, *tensors, strict=True)):
         yield piece._replace(weight=weight, grad=grad, momentum=momentum, block=block, block_index=i)
 
@@ -224,20 +225,19 @@ def update_weights(finished: FinishedBatches) -> None:
     ``"after"``.
     """
     for batch, results in finished:
-        rows, columns = batch.shape[-2:]
         start = 0
         for pieces in by_group(batch.pieces):
-            group = pieces[0].group
+            group, (outputs, inputs) = pieces[0].group, pieces[0].block.out_in
             # results of later groups are left over
             updates = [O.view(p.weight.shape) for O, p in zip(results[start:], pieces, strict=False)]
             start += len(pieces)
             when = group["renormalize"] if _moves(group) else None
             with restore_skipped(pieces, [piece.weight for piece in pieces]):
                 if when == "before":
-                    renormalize_weights(pieces, rows)
-                decay_and_move(pieces, updates, scale=SCALES[group["scale"]](rows, columns))
+                    renormalize_weights(pieces, outputs)
+                decay_and_move(pieces, updates, scale=SCALES[group["scale"]](outputs, inputs))
                 if when == "after":
-                    renormalize_weights(pieces, rows)
+                    renormalize_weights(pieces, outputs)
 
 
 def _moves(group: Mapping[str, Any]) -> bool:
@@ -250,10 +250,10 @@ def _moves(group: Mapping[str, Any]) -> bool:
     return isinstance(lr, Tensor) or lr != 0
 
 
-def renormalize_weights(pieces: Sequence[Piece], rows: int) -> None:
-    """Rescale each weight to the norm ``√rows``."""
+def renormalize_weights(pieces: Sequence[Piece], outputs: int) -> None:
+    """Rescale each matrix of the weights to the norm ``√outputs``."""
     for piece, norm in zip(pieces, pieces[0].layout.weight_norms(pieces), strict=True):
-        renormalize(piece.weight, norm, rows)
+        renormalize(piece.weight, norm, outputs)
 
 
 def decay_and_move(pieces: Sequence[Piece], updates: Sequence[Tensor], *, scale: float) -> None:

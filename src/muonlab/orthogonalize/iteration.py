@@ -113,22 +113,29 @@ def as_schedule(
 
     Raises ValueError for a schedule that diverges on [0, 1], or just above 1, where rounding in ``dtype`` may put a
     singular value.
+
+    Example:
+        >>> as_schedule("jordan", 3).steps
+        3
     """
     _known(polynomial)
     if steps is not None:
-        steps = _checks.integer("steps", steps, at_least=0)
+        steps = _checks.integer("steps", steps, at_least=0, at_most=_checks.LARGEST_STEPS)
     if isinstance(polynomial, str):
         polynomial = preset(polynomial)
     if isinstance(polynomial, Polynomial):
-        return _checked(Schedule.repeat(polynomial, DEFAULT_STEPS if steps is None else steps), dtype)
-    if isinstance(polynomial, Schedule):
-        if steps is not None and steps != polynomial.steps:
+        schedule = Schedule.repeat(polynomial, DEFAULT_STEPS if steps is None else steps)
+    elif isinstance(polynomial, Preset):
+        schedule = polynomial.schedule(steps)
+    else:
+        schedule = polynomial
+        if steps is not None and steps != schedule.steps:
             raise ValueError(
                 f"a Schedule brings its own number of steps: got steps = {steps} with a schedule of "
-                f"{polynomial.steps}: leave steps out, or pass a Polynomial"
+                f"{schedule.steps}: leave steps out, or pass a Polynomial or a preset, such as 'polar_express'"
             )
-        return _checked(polynomial, dtype)
-    return _checked(polynomial.schedule(steps), dtype)
+    _check_bounded(schedule, dtype)
+    return schedule
 
 
 def _known(polynomial: Polynomial | Schedule | Preset | str) -> Polynomial | Schedule | Preset | str:
@@ -140,8 +147,8 @@ def _known(polynomial: Polynomial | Schedule | Preset | str) -> Polynomial | Sch
     return polynomial
 
 
-@lru_cache(maxsize=256)
-def _checked(schedule: Schedule, dtype: torch.dtype) -> Schedule:
+@lru_cache(maxsize=256)  # returns nothing: equal schedules may have different names
+def _check_bounded(schedule: Schedule, dtype: torch.dtype) -> None:
     rounding = torch.finfo(dtype).eps
     for top, where in ((1.0, "[0, 1]"), (1 + rounding, f"[0, 1 + {rounding:.2g}], where {dtype} rounds")):
         gain = schedule_error(schedule, 0.0, top).s_max
@@ -153,7 +160,6 @@ def _checked(schedule: Schedule, dtype: torch.dtype) -> Schedule:
                 f"the schedule {schedule} diverges on {where}: its largest value there is {gain:.4g}, and beyond "
                 f"{_LARGEST_GAIN:g} the zero matrix would be nearer to the polar factor: use {way_out}"
             )
-    return schedule
 
 
 def iterate(M: Tensor, out: Tensor, workspace: Workspace, segments: tuple[Segment, ...], prescale: Prescale) -> None:
@@ -168,7 +174,7 @@ def iterate(M: Tensor, out: Tensor, workspace: Workspace, segments: tuple[Segmen
     R: Tensor | None = None
     square: Tensor | None = None
     if segments or prescale in GRAM_PRESCALES:
-        R = gram(X, scale=c * c, out=workspace.take(_gram_shape(X)))  # R = X_0 X_0ᵀ
+        R = gram(X, scale=c * c, out=workspace.take(torch.Size((*X.shape[:-1], X.shape[-2]))))  # R = X_0 X_0ᵀ
     if R is not None and prescale in GRAM_PRESCALES:
         d, square = gram_scale(X, c, R, prescale, workspace)  # 1/α of a Schatten norm, read off R; maybe R²
         R.mul_(d**2)  # (d X_0)(d X_0)ᵀ = d² R
@@ -189,10 +195,6 @@ def iterate(M: Tensor, out: Tensor, workspace: Workspace, segments: tuple[Segmen
     else:
         torch.mul(X.mT if tall else X, c, out=out)  # no steps: O = X_0
     workspace.give(*(buffer for buffer in (R, square) if buffer is not None), *(() if S is A else (S,)))
-
-
-def _gram_shape(X: Tensor) -> torch.Size:
-    return torch.Size((*X.shape[:-1], X.shape[-2]))
 
 
 def segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspace: Workspace) -> Tensor:

@@ -35,21 +35,20 @@ _ALIGNMENT = 64
 
 def frobenius_norm(X: Tensor) -> Tensor:
     """Return ``‖X‖_F`` of each matrix, row by row: one float32 sum over all entries would lose five digits."""
-    if X.stride(-2) == 1:
-        X = X.mT
-    rows: Tensor = torch.linalg.vector_norm(X, dim=-1, dtype=_accumulator(X))
-    norm: Tensor = torch.linalg.vector_norm(rows, dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(_row_norms(X), dim=-1)
     return norm
 
 
 def _norm_of_one(X: Tensor) -> float:
     """Return the same for one matrix on a CPU as a number, in fewer calls; infinite where its square overflows."""
-    rows = torch.linalg.vector_norm(X.mT if X.stride(-2) == 1 else X, dim=-1, dtype=_accumulator(X))
+    rows = _row_norms(X)
     return math.sqrt(float(torch.dot(rows, rows)))
 
 
-def _accumulator(X: Tensor) -> torch.dtype | None:
-    return torch.float64 if max(X.shape[-2:]) > _LONG_ROW and X.device.type != "mps" else None
+def _row_norms(X: Tensor) -> Tensor:
+    accumulator = torch.float64 if max(X.shape[-2:]) > _LONG_ROW and X.device.type != "mps" else None
+    norms: Tensor = torch.linalg.vector_norm(X.mT if X.stride(-2) == 1 else X, dim=-1, dtype=accumulator)
+    return norms
 
 
 def unit_scale(
@@ -73,7 +72,12 @@ def unit_scale(
         norm = _norm_of_one(S)
         if _SAFE[0] <= norm <= _SAFE[1]:
             return S, 1 / (max(1.0, norm) if prescale == "paper" else norm)
-    return _scale_of(*to_unit_range(S), prescale)
+    # a buffer and not a new tensor: the caller returns it to the workspace, which would grow
+    scaled = workspace.take(S.mT.shape).mT if S.stride(-1) != 1 else workspace.take(S.shape)
+    result = _scale_of(*to_unit_range(S, out=scaled), prescale)
+    if S is not M:
+        workspace.give(S)
+    return result
 
 
 def _scale_of(S: Tensor, exponent: Tensor, prescale: Prescale) -> tuple[Tensor, float | Tensor]:
@@ -109,12 +113,12 @@ def _scaled_half(M: Tensor, prescale: Prescale, workspace: Workspace) -> Tensor:
     return X.copy_(S.mul_(c))
 
 
-def to_unit_range(M: Tensor) -> tuple[Tensor, Tensor]:
+def to_unit_range(M: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return ``M·2^-e`` and e with the largest entry in [½, 1): exact, and no norm or product leaves its range then."""
     largest = torch.maximum(M.amax((-2, -1), keepdim=True), -M.amin((-2, -1), keepdim=True))
     limit = 126 if M.dtype == torch.float32 else 1022
     exponent = torch.frexp(largest).exponent.clamp(-limit, limit)
-    return M * torch.ldexp(torch.ones_like(largest), -exponent), exponent
+    return torch.mul(M, torch.ldexp(torch.ones_like(largest), -exponent), out=out), exponent
 
 
 def gram_scale(
@@ -160,6 +164,10 @@ def spectral_bound(X: Tensor) -> Tensor:
 
     The largest eigenvalue of ``X Xᵀ`` in float64, plus bounds on the rounding of that product and of the eigenvalue.
     NaN in, NaN out; an empty matrix has norm 0.
+
+    Example:
+        >>> bool(spectral_bound(torch.diag(torch.tensor([3.0, 4.0]))) >= 4)
+        True
     """
     m, n = X.shape[-2:]
     if m > n:

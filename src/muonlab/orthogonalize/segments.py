@@ -46,13 +46,9 @@ def slope_along(segment: Segment, s: Array) -> tuple[Array, Array]:
     for p in segment:
         lam = F * F
         value = p(lam)
-        slope *= value + 2 * lam * _derivative(p, lam)
+        slope *= value + 2 * lam * horner([k * c for k, c in enumerate(p.coefficients)][1:], lam)  # p + 2λp'
         F = F * value
     return F, slope
-
-
-def _derivative(p: Polynomial, lam: Array) -> Array:
-    return horner([k * c for k, c in enumerate(p.coefficients)][1:], lam)
 
 
 def _allowed_sensitivity(schedule: Schedule, m: int, n: int) -> float:

@@ -137,10 +137,10 @@ class DistributedLayout:
         norms: dict[int, Tensor] = {}
         by_rows, by_owner = [], []
         for i, piece in enumerate(pieces):
-            batch, block = piece.group["matrix_view"] == "batch", piece.block
+            block = piece.block
             if self.shards == 1 or block.stays_local:
-                norms[i] = norm_of_matrices(piece.weight, batch)
-            elif block.dim == 0 and not batch:
+                norms[i] = norm_of_matrices(piece.weight, block)
+            elif block.dim == 0 and not block.batch:
                 by_rows.append(i)
             else:
                 by_owner.append(i)
@@ -153,10 +153,10 @@ class DistributedLayout:
 
     def _own_row_norms(self, piece: Piece) -> Tensor:
         """Return the norms of all rows of a block: this rank's in their place, zero elsewhere."""
-        own = row_norms(piece.weight)
-        rows = own.new_zeros(piece.block.shape[0])
+        own = row_norms(piece.weight, piece.block)
+        rows = own.new_zeros(piece.block.matrices[0])
         if self.grid.replica[self.grid.rank] == 0:  # one replica contributes to the sum
-            first = sum(piece.block.sizes[: self.shard])
+            first = sum(piece.block.sizes[: self.shard]) * len(rows) // piece.block.shape[0]
             rows[first : first + len(own)] = own
         return rows
 
@@ -166,11 +166,12 @@ class DistributedLayout:
         whole = self.assemble(blocks, weights, self.send_to_owners(blocks, weights, weights[0]))
         norms = []
         for i, piece in enumerate(pieces):
-            batch = piece.group["matrix_view"] == "batch"
+            block = piece.block
             if i in whole:
-                norms.append(norm_of_matrices(whole[i], batch))
+                norms.append(norm_of_matrices(whole[i], block))
             else:
-                shape = (*piece.block.shape[:-2], 1, 1) if batch else ()
+                lead = block.shape[: len(block.shape) - block.matrix_dims]
+                shape = (*lead, *[1] * block.matrix_dims) if block.batch else ()
                 norms.append(piece.weight.new_zeros(shape, dtype=norm_dtype(piece.weight)))
         return [
             self._own_norms(norm, owned.block) for norm, owned in zip(self._sum_over_ranks(norms), blocks, strict=True)
@@ -178,7 +179,7 @@ class DistributedLayout:
 
     def _own_norms(self, norms: Tensor, block: MatrixBlock) -> Tensor:
         """Return those of a stack's norms that belong to this rank's piece."""
-        if block.dim >= norms.ndim - 2:
+        if block.dim >= norms.ndim - block.matrix_dims:
             return norms
         return norms.narrow(block.dim, sum(block.sizes[: self.shard]), block.sizes[self.shard])
 

@@ -76,7 +76,7 @@ class DistributedPipeline:
                 bucket.results.update(zip(indices, orthogonalize_batch(batch, self._observe), strict=True))
                 continue
             owned = [i for i in indices if i in whole]
-            matrices = [whole.pop(i).reshape(batch.shape) for i in owned]
+            matrices = [bucket.blocks[i].block.read(whole.pop(i)) for i in owned]
             results = orthogonalize_matrices(batch.orthogonalize, matrices)
             if owned:
                 self._observe([batch.pieces[i - indices[0]] for i in owned], matrices, results)
