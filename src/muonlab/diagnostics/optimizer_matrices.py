@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer
 from muonlab.optim import Muon, MuonWithAux
 from muonlab.optim.options import named_params
 from muonlab.optim.scaling import SCALES
-from muonlab.optim.views import as_matrices, block_shapes, blocks, matrices_shape
+from muonlab.optim.views import matrix_blocks, parse_view, split_tensor
 
 
 def muon_of(optimizer: Optimizer) -> Muon:
@@ -43,7 +43,8 @@ class MatrixSlice(NamedTuple):
     def select(self, tensor: Tensor) -> Tensor:
         """Return this matrix from a tensor of the parameter's shape."""
         view = self.group["matrix_view"]
-        matrices = as_matrices(blocks(tensor, view)[self.block], view)
+        blocks = matrix_blocks(tensor.shape, view)
+        matrices = blocks[self.block].read(split_tensor(tensor, view, blocks)[self.block])
         return matrices if self.member is None else matrices[self.member]
 
 
@@ -51,11 +52,10 @@ def matrix_slices(
     name: str, shape: Sequence[int], group: Mapping[str, Any]
 ) -> Iterator[tuple[MatrixSlice, tuple[int, int]]]:
     """Yield the matrices of a parameter with their shapes; blocks and members of a batch get a number in brackets."""
-    view = group["matrix_view"]
-    shapes = block_shapes(shape, view)
-    for b, block_shape in enumerate(shapes):
-        block_name = f"{name}[{b}]" if len(shapes) > 1 else name
-        *batch, m, n = matrices_shape(block_shape, view)
+    blocks = matrix_blocks(shape, group["matrix_view"])
+    for b, block in enumerate(blocks):
+        block_name = f"{name}[{b}]" if len(blocks) > 1 else name
+        *batch, m, n = block.matrices
         if not batch:
             yield MatrixSlice(block_name, group, b, None), (m, n)
         for i in range(batch[0] if batch else 0):
@@ -64,4 +64,5 @@ def matrix_slices(
 
 def step_length(group: Mapping[str, Any], rows: int, columns: int) -> float:
     """Return the factor of an orthogonalized direction of this shape: learning rate times the scale rule."""
-    return float(group["lr"]) * SCALES[group["scale"]](rows, columns)
+    outputs, inputs = (columns, rows) if parse_view(group.get("matrix_view", "flatten")).transposed else (rows, columns)
+    return float(group["lr"]) * SCALES[group["scale"]](outputs, inputs)

@@ -128,7 +128,13 @@ def spectra(M: Tensor, *, method: SpectrumMethod = "auto", rank_tol: float | Non
 
 
 def spectrum(M: Tensor, *, method: SpectrumMethod = "auto", rank_tol: float | None = None) -> Spectrum:
-    """Return the spectrum of one matrix (m, n); see :func:`spectra`."""
+    """Return the spectrum of one matrix (m, n); see :func:`spectra`.
+
+    Example:
+        >>> sigma = spectrum(torch.diag(torch.tensor([3.0, 4.0])))
+        >>> sigma.rank, sigma.finite
+        (2, True)
+    """
     check_matrices(M)
     if M.ndim != 2:
         raise ValueError(f"spectrum takes one matrix (m, n), got shape {tuple(M.shape)}: use spectra for a batch")
@@ -197,6 +203,12 @@ def respond(sigma: Spectrum, schedule: Schedule | None, prescale: Prescale = "fr
     For Taylor steps δ and ε come from the recursion on the smallest singular value (Kim & Oh 2026, Lemmas 1 and 2),
     which keeps the digits of residuals far below rounding; for any other schedule they are largest values over the
     spectrum.
+
+    Example:
+        >>> from muonlab.polynomials import Schedule, taylor
+        >>> sigma = spectrum(torch.diag(torch.tensor([3.0, 4.0])))
+        >>> round(respond(sigma, Schedule.repeat(taylor(2), 1)).alignment, 3)
+        0.957
     """
     if not sigma.finite:
         return Response(math.nan, (math.nan,), *(math.nan,) * 5)
@@ -240,14 +252,10 @@ def _errors(schedule: Schedule, scaled: Array, least: float) -> tuple[tuple[floa
 @torch.no_grad()
 def inner(M: Tensor, O: Tensor) -> Tensor:
     """Return ``⟨M_i, O_i⟩`` of each pair of a batch in float64."""
-    rows = [torch.einsum("...n,...n->...", a.double(), b.double()) for a, b in _row_pieces(M, O)]
+    size = max(1, (1 << 18) // max(1, M.shape[-1]))  # rows at a time, to keep the copies in float64 small
+    pieces = zip(torch.split(M, size, dim=-2), torch.split(O, size, dim=-2), strict=True)
+    rows = [torch.einsum("...n,...n->...", a.double(), b.double()) for a, b in pieces]
     return torch.cat(rows, dim=-1).sum(-1)
-
-
-def _row_pieces(M: Tensor, O: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Cut both along their rows, to keep the copies in float64 small."""
-    size = max(1, (1 << 18) // max(1, M.shape[-1]))
-    return list(zip(torch.split(M, size, dim=-2), torch.split(O, size, dim=-2), strict=True))
 
 
 def operator_norm(O: Tensor) -> float:

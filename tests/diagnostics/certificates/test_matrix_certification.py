@@ -371,7 +371,7 @@ def test_the_rounding_allowed_is_that_of_the_precision_computed_in(accuracy):
 def test_the_paragraph_repeats_the_fields():
     c = certify(with_spectrum(33, 65, np.geomspace(1, 1e-3, 33)), "quintic", steps=3)
     words = c.explanation
-    assert c.method == "taylor2 x3, frobenius prescale"
+    assert c.method == "quintic x3, frobenius prescale"
     assert f"The direction that {c.method} makes" in words
     assert "33x65 matrix" in words
     assert f"descends {c.alignment:.1%} as fast" in words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import logging
 
@@ -15,6 +16,7 @@ from muonlab import ExactPolar, Muon, MuonWithAux, NewtonSchulz, newton_schulz, 
 from muonlab.diagnostics.planning.autosteps import AutoSteps, family_of
 from muonlab.optim.orthogonalizer import from_plain
 from muonlab.polynomials import Schedule, preset, taylor
+from muonlab.theory import descent_floor, schedule_error
 from tests.orthogonalize.zoo import with_spectrum
 
 QUINTIC = NewtonSchulz(taylor(2), steps=5)
@@ -51,6 +53,27 @@ SPECTRA = {
     "1/k^2": 1 / np.arange(1, 25) ** 2,
     "one large": np.r_[1.0, np.full(23, 0.02)],
 }
+
+
+def test_the_guarantee_is_the_least_floor_and_the_largest_gain_and_holds_at_every_step():
+    matrices = [with_spectrum(24, 40, SPECTRA[name], seed=3) for name in SPECTRA]
+    for orthogonalizer, least, most in ((QUINTIC, 2, 4), (NewtonSchulz(preset("polar_express")), 1, 6)):
+        optimizer, _ = muon_on(matrices, orthogonalizer=orthogonalizer)
+        auto = AutoSteps(optimizer, 0.9, every=1, min_steps=least, max_steps=most)
+        family = family_of(orthogonalizer.schedule)
+        schedules = [*(family(q) for q in range(least, most + 1)), orthogonalizer.schedule]
+        found = auto.guarantee()
+        assert found.descent == min(descent_floor(schedule, 24) for schedule in schedules)
+        assert found.gain == max(schedule_error(schedule, 0.0).s_max for schedule in schedules)
+        assert f"{least} to {max(most, 5)} steps" in found.reason
+        for M, schedule in itertools.product(matrices, schedules):
+            O = newton_schulz(M.double(), schedule)
+            assert float((M.double() * O).sum() / torch.linalg.svdvals(M.double()).sum()) >= found.descent
+            assert float(torch.linalg.matrix_norm(O, 2)) <= found.gain * (1 + 1e-9)
+    unscaled, _ = muon_on(matrices[:1], orthogonalizer=NewtonSchulz(taylor(2), steps=5, prescale="paper"))
+    none = AutoSteps(unscaled).guarantee()
+    assert (none.descent, none.gain) == (0.0, float("inf"))
+    assert "prescale 'paper'" in none.reason
 
 
 @pytest.mark.parametrize("name", SPECTRA)

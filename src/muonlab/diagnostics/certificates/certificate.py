@@ -50,7 +50,7 @@ class Certificate:
         op_norm: s = ‖O‖_op.
         alignment: ρ/s.
         largest_gain: largest ‖O‖_op that the method can give.
-        alignment_floor: alignment that every matrix of this shape reaches with this schedule; None without a floor.
+        alignment_floor: alignment that every matrix of at most this rank reaches with the schedule; None without one.
         rounding: ``‖O - U F(Σ/α) Vᵀ‖_op``; None for an outcome of other code or the exact polar factor.
         rounding_allowed: the bound that the orthogonalizer guarantees for it.
         verdicts: one per statement.

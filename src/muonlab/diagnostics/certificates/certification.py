@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, overload
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from muonlab.diagnostics.certificates.certificate import Certificate
 from muonlab.diagnostics.certificates.matrix_certification import certify_matrix
 from muonlab.diagnostics.certificates.network_certificate import NetworkCertificate
+from muonlab.diagnostics.decay_pull import decay_pull
 from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, named_parameters, step_length
 from muonlab.optim import MuonWithAux, NewtonSchulz, split_params
-from muonlab.optim.base import BUFFER
 from muonlab.optim.distributed.tensors import whole
 from muonlab.optim.orthogonalizer import Orthogonalizer, from_plain, to_plain
+from muonlab.optim.saved_state import BUFFER
 from muonlab.orthogonalize.iteration import DEFAULT_POLYNOMIAL
 from muonlab.orthogonalize.matrices import check_matrices
 from muonlab.orthogonalize.prescale import Prescale
@@ -53,7 +56,8 @@ def certify(
     Args:
         source: a matrix (m, n); a mapping of names to matrices, or a sequence of matrices; a Muon or MuonWithAux, whose
             momenta are certified under the settings of their groups; or a model, the gradients of whose hidden
-            matrices are certified.
+            matrices are certified. With Nesterov's look-ahead, call it after ``step()`` and before ``zero_grad()``:
+            then the look-aheads are certified, which is what was orthogonalized; without gradients, the momenta.
         polynomial: a Polynomial, a Schedule, or a preset or its name; not for an optimizer, whose groups have one.
         steps: number of steps; None takes 5 for a single polynomial.
         prescale: how the matrix is brought into the unit ball.
@@ -95,6 +99,8 @@ def certify(
 
 def _checked_matrix(M: Tensor) -> Tensor:
     M = whole(M)
+    if isinstance(M, Tensor) and M.is_meta:
+        raise ValueError("certify needs the entries of a matrix, got one on the meta device: load its values first")
     if check_matrices(M).ndim != 2:
         raise ValueError(
             f"certify takes matrices (m, n), got shape {tuple(M.shape)}: pass M.unbind() for a batch of matrices, or "
@@ -152,9 +158,24 @@ def _with_distinct_names(matrices: Sequence[MatrixToCertify]) -> list[MatrixToCe
 def _certify_momenta(optimizer: Optimizer) -> NetworkCertificate:
     muon = muon_of(optimizer)
     matrices: list[MatrixToCertify] = []
+    kinds: Counter[str] = Counter()
     for name, p, group in named_parameters(muon):
-        matrices += _matrices_of(name, whole(muon.state[p][BUFFER]), group)
-    return certify_matrices(matrices, what="momentum buffers", not_covered=not_covered_by(optimizer))
+        M = whole(muon.state[p][BUFFER])
+        if group["nesterov"] and p.grad is not None:
+            kinds["Nesterov's look-aheads"] += 1
+            M = _look_ahead(M, whole(p.grad), group)
+        else:
+            kinds["momentum buffers without gradients" if group["nesterov"] else "momentum buffers"] += 1
+        matrices += _matrices_of(name, M, group)
+    what = next(iter(kinds)) if len(kinds) == 1 else ", ".join(f"{kind}: {n}" for kind, n in kinds.items())
+    network = certify_matrices(matrices, what=what, not_covered=not_covered_by(optimizer))
+    return replace(network, pull=decay_pull(muon))
+
+
+def _look_ahead(M: Tensor, G: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """Return what the last step orthogonalized with Nesterov's look-ahead, from its momentum and its gradient."""
+    beta, G = float(group["momentum"]), G.detach().to(M.dtype)
+    return torch.lerp(G, M, beta) if group["momentum_form"] == "ema" else G + beta * M
 
 
 def _certify_gradients(model: nn.Module, orthogonalizer: NewtonSchulz) -> NetworkCertificate:
@@ -189,12 +210,7 @@ def _matrices_of(name: str, tensor: Tensor, group: Mapping[str, Any]) -> Iterato
 
 def uncovered_options(group: Mapping[str, Any]) -> list[str]:
     """Return the options in use of a Muon group that the theorems do not cover."""
-    descriptions = {
-        "nesterov": "Nesterov's look-ahead",
-        "weight_decay": "weight decay",
-        "renormalize": "renormalised weights",
-    }
-    return [description for option, description in descriptions.items() if group.get(option)]
+    return ["renormalised weights"] if group.get("renormalize") else []
 
 
 def not_covered_by(optimizer: Optimizer) -> tuple[str, ...]:

@@ -114,7 +114,10 @@ def _checked_length(group: Mapping[str, Any], m: int, n: int) -> float:
 
 def _not_covered(file: FileMatrices) -> tuple[str, ...]:
     """Return what the optimizer of the file does that the theorems do not cover, each once."""
-    parts = [option for matrix in file.matrices if matrix.group for option in uncovered_options(matrix.group)]
+    groups = [matrix.group for matrix in file.matrices if matrix.group]
+    parts = [option for group in groups for option in uncovered_options(group)]
+    needs = {"nesterov": "Nesterov's look-ahead needs the gradients", "weight_decay": "weight decay needs the weights"}
+    parts += [need for option, need in needs.items() if any(group.get(option) for group in groups)]
     auxiliary = sum("Adam-like" in reason for _, reason in file.skipped)
     if auxiliary:
         parts.append(f"{auxiliary} auxiliary parameters (Adam-like)")

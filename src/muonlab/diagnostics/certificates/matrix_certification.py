@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,7 +59,7 @@ def certify_matrix(
     O = orthogonalizer(M) if outcome is None else outcome.detach()
     slack = rounding_allowance(orthogonalizer, M if outcome is None else O, foreign=outcome is not None)
     measured = alignment_of(M, O, sigma) if sigma.finite else Alignment(math.nan, math.nan, math.nan)
-    bounds = _bounds(sigma, schedule, response.alpha)
+    delta_bound, epsilon_bound, chi_bound = _bounds(sigma, schedule, response.alpha)
     certificate = Certificate(
         name=name,
         shape=sigma.shape,
@@ -74,9 +74,9 @@ def certify_matrix(
         deltas=response.deltas,
         epsilon=response.epsilon,
         chi=response.chi,
-        delta_bound=bounds.delta,
-        epsilon_bound=bounds.epsilon,
-        chi_bound=bounds.chi,
+        delta_bound=delta_bound,
+        epsilon_bound=epsilon_bound,
+        chi_bound=chi_bound,
         descent=measured.descent,
         op_norm=measured.gain,
         alignment=measured.alignment,
@@ -142,22 +142,16 @@ def _measured(M: Tensor, O: Tensor, sigma: Spectrum, prescale: Prescale) -> Resp
     return before._replace(deltas=deltas, epsilon=epsilon, chi=factor_of(epsilon))
 
 
-class _TheoremBounds(NamedTuple):
-    delta: float
-    epsilon: float
-    chi: float
-
-
-def _bounds(sigma: Spectrum, schedule: Schedule | None, alpha: float) -> _TheoremBounds:
+def _bounds(sigma: Spectrum, schedule: Schedule | None, alpha: float) -> tuple[float, float, float]:
     """Return the closed bounds on δ, ε and χ (Kim & Oh 2026, Theorem 2), infinite where it does not apply."""
     if sigma.finite and (schedule is None or not sigma.rank):
-        return _TheoremBounds(0.0, 0.0, 1.0)
+        return 0.0, 0.0, 1.0
     kappa = None if schedule is None else taylor_degree(schedule)
     if schedule is None or kappa is None or not sigma.finite or sigma.operator > alpha * (1 + 1e-6):
-        return _TheoremBounds(math.inf, math.inf, math.inf)
+        return math.inf, math.inf, math.inf
     least = min(1.0, float(sigma.support[-1]) / alpha)
     options: dict[str, Any] = {"kappa": kappa, "q": schedule.steps, "bound": True, "sigma_min": least}
-    return _TheoremBounds(residual_after(**options), polar_error(**options), chi(**options))
+    return residual_after(**options), polar_error(**options), chi(**options)
 
 
 def floor_of(sigma: Spectrum, schedule: Schedule | None, prescale: Prescale) -> float | None:

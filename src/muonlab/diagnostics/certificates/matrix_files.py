@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from muonlab.optim.base import BUFFER
 from muonlab.optim.foreign import as_native
 from muonlab.optim.orthogonalizer import to_plain
-from muonlab.optim.views import MatrixView, as_matrices, blocks, check_fits, check_view
+from muonlab.optim.saved_state import BUFFER
+from muonlab.optim.views import MatrixView, check_fits, check_view, matrix_blocks, parse_view, split_tensor
 from muonlab.orthogonalize.matrices import FLOATING
 
 Role = Literal["momentum", "weight", "matrix"]
@@ -200,10 +200,8 @@ def _walk(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 def _read_optimizer(prefix: str, state_dict: Mapping[str, Any]) -> Iterator[_FileTensor]:
     """Yield the momentum of each parameter, by its name if the groups have names."""
     for g, group in enumerate(state_dict["param_groups"]):
-        settings = _settings(group)
-        for i, (key, given) in enumerate(
-            zip(group["params"], group.get("param_names") or group["params"], strict=True)
-        ):
+        settings, keys = _settings(group), group["params"]
+        for i, (key, given) in enumerate(zip(keys, group.get("param_names") or keys, strict=True)):
             name = prefix + (given if isinstance(given, str) else f"group {g}, parameter {i}")
             state = state_dict["state"].get(key, {})
             absent = _OF_ADAM if _ADAM in state else "has no momentum buffer: save after a step with momentum > 0"
@@ -246,21 +244,21 @@ def _unusable(entry: _FileTensor, view: MatrixView) -> str:
 
 def _split(name: str, tensor: Tensor, view: MatrixView) -> Iterator[tuple[str, Tensor]]:
     """Yield the matrices of a tensor; their names end with the rows of the block, or the index in the batch."""
-    parts, start = blocks(tensor, view), 0
-    for block in parts:
-        label = f"{name}[{start}:{start + len(block)}]" if len(parts) > 1 else name
-        start += len(block)
-        M = block if block.ndim == 2 else as_matrices(block, view)
+    blocks, start = matrix_blocks(tensor.shape, view), 0
+    rows = parse_view(view).cut == "rows"
+    for i, (block, part) in enumerate(zip(blocks, split_tensor(tensor, view, blocks), strict=True)):
+        end = start + block.matrices[-2]
+        label = f"{name}[{f'{start}:{end}' if rows else i}]" if len(blocks) > 1 else name
+        start = end
+        M = part if part.ndim == 2 else block.read(part)
         yield from [(label, M)] if M.ndim == 2 else ((f"{label}[{i}]", M[i]) for i in range(len(M)))
 
 
 def _no_matrix(skipped: list[tuple[str, str]], note: str) -> str:
     """Return the message for a file without matrices: what it has instead."""
     if any(reason == _OF_ADAM for _, reason in skipped):
-        rule = (
-            f"must hold momentum buffers, got the state of an Adam-like optimizer, whose {_ADAM} is not orthogonalized"
-        )
-        return f"{rule}: {note or 'give the state of a Muon, or of SGD with momentum'}"
+        got = f"the state of an Adam-like optimizer, whose {_ADAM} is not orthogonalized"
+        return f"must hold momentum buffers, got {got}: {note or 'give the state of a Muon, or of SGD with momentum'}"
     if note:
         return f"must hold momentum buffers, got weights only: {note}"
     if skipped:

@@ -29,12 +29,14 @@ class NetworkCertificate:
         alignment_floor: alignment that every network of these shapes reaches; None if one of the matrices has no floor.
         rank: ``Σ_l min(m_l, n_l)``, the r of the theorem.
         not_covered: what the optimizer does that the theorems do not cover.
+        pull: with weight decay, ``λ ‖W‖`` of the present weights in the norm of the network; else None.
     """
 
     matrices: Mapping[str, Certificate]
     what: str
     steps: Mapping[str, float]
     not_covered: tuple[str, ...]
+    pull: float | None = None
     descent: float = field(init=False)
     op_norm: float = field(init=False)
     alignment: float = field(init=False)
@@ -44,14 +46,13 @@ class NetworkCertificate:
     def __post_init__(self) -> None:
         every = [(c, self.steps[name]) for name, c in self.matrices.items()]
         layers = [(c, step) for c, step in every if step > 0] or every  # the theorem is about matrices that move
-        sound = [(c, step) for c, step in layers if math.isfinite(c.nuclear) and math.isfinite(c.op_norm)]
         descent = op_norm = alignment = math.nan
-        if sound and len(sound) == len(layers):
+        if layers and all(math.isfinite(c.nuclear) and math.isfinite(c.op_norm) for c, _ in layers):
             descent, op_norm, alignment = network_alignment(
-                [c.descent * c.nuclear for c, _ in sound],
-                [c.nuclear for c, _ in sound],
-                [c.op_norm for c, _ in sound],
-                [step for _, step in sound],
+                [c.descent * c.nuclear for c, _ in layers],
+                [c.nuclear for c, _ in layers],
+                [c.op_norm for c, _ in layers],
+                [step for _, step in layers],
             )
         floor = None
         if layers and all(c.alignment_floor is not None for c, _ in layers):
@@ -74,6 +75,14 @@ class NetworkCertificate:
     def factor(self) -> float:
         """Factor on the convergence bound of exact orthogonalization: ``1/alignment``, infinite for 0 or less."""
         return 1 / self.alignment if self.alignment > 0 else math.inf
+
+    @property
+    def reduced_descent(self) -> float:
+        """Descent that weight decay leaves, ``ρ - λ‖W‖``: the ρ of Theorem B where it is positive.
+
+        Otherwise only the Frank-Wolfe gap is bounded, and it may be negative (docs/theory/theorem-b.md).
+        """
+        return self.descent - (self.pull or 0.0)
 
     @property
     def status(self) -> Status:
@@ -101,7 +110,7 @@ class NetworkCertificate:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can hold; numbers that are not finite become None."""
         names = ("what", "status", "reason", "descent", "op_norm", "alignment", "alignment_floor", "factor", "rank")
-        whole = {name: getattr(self, name) for name in (*names, "not_covered")}
+        whole = {name: getattr(self, name) for name in (*names, "not_covered", "pull", "reduced_descent")}
         matrices = [c.to_dict() | {"name": name, "step": self.steps[name]} for name, c in self.matrices.items()]
         plain: dict[str, Any] = text.plain({**whole, "matrices": matrices})
         return plain

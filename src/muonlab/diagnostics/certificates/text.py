@@ -122,7 +122,16 @@ def network(n: NetworkCertificate) -> str:
     )
     if n.not_covered:
         lines.append(f"Not covered: {'; '.join(n.not_covered)}.")
-    return "\n".join([*lines, "", whole])
+    decay = [] if n.pull is None else [_decay(n.pull, n.descent)]
+    return "\n".join([*lines, "", whole, *decay])
+
+
+def _decay(pull: float, descent: float) -> str:
+    """Return what weight decay leaves of the descent (docs/theory/theorem-b.md)."""
+    pulls = f"Weight decay pulls by {number(pull)} (lambda times the norm of the weights)"
+    if pull < descent:
+        return f"{pulls}: of the descent {number(descent)} remains {number(descent - pull)}."
+    return f"{pulls}, not less than the descent: only the Frank-Wolfe gap is bounded, and it may be negative."
 
 
 def as_html(text: str) -> str:

@@ -37,9 +37,8 @@ def decide(
         return (_not_applicable(text.ALIGNMENT_THEOREM, "the matrix is zero: there is no direction"),)
     first = _alignment_theorem(c, slack)
     if schedule is None:
-        kept = (
-            float(np.sum(sigma.values[sigma.values > 2 * sigma.tolerance])) / sigma.nuclear
-        )  # above any rank tolerance
+        above = sigma.values > 2 * sigma.tolerance  # above any rank tolerance
+        kept = float(np.sum(sigma.values[above])) / sigma.nuclear
         held = c.alignment >= kept - slack
         reason = f"alignment {c.alignment:.6g} is {'that' if held else 'not that'} of a polar factor"
         return first, _holds_if(text.THEOREM_4, held, reason)
@@ -98,14 +97,8 @@ def _rounding(c: Certificate) -> tuple[Verdict, ...]:
         return ()
     largest = c.operator / c.scale
     if largest > _UNIT_BALL:
-        return (
-            _not_applicable(
-                text.STEPS, f"the operator norm is {largest:.4g} after the prescale: rounding is known up to 1"
-            ),
-        )
+        reason = f"the operator norm is {largest:.4g} after the prescale: rounding is known up to 1"
+        return (_not_applicable(text.STEPS, reason),)
     held = c.rounding <= c.rounding_allowed
-    relation = "within" if held else "beyond"
-    reason = (
-        f"the direction is {c.rounding:.2g} from exact steps, {relation} the {c.rounding_allowed:.2g} of its precision"
-    )
-    return (_holds_if(text.STEPS, held, reason),)
+    allowed = f"{'within' if held else 'beyond'} the {c.rounding_allowed:.2g} of its precision"
+    return (_holds_if(text.STEPS, held, f"the direction is {c.rounding:.2g} from exact steps, {allowed}"),)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch.optim.optimizer import Optimizer
 
 from muonlab import _checks
 from muonlab.diagnostics.across_ranks import gather_from_ranks
-from muonlab.diagnostics.optimizer_matrices import muon_of
+from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, named_parameters
 from muonlab.diagnostics.recording.step_observer import OrthogonalizedMatrix, StepObserver, require_keys
 from muonlab.diagnostics.singular_values import Spectrum, respond, spectrum
 from muonlab.optim.orthogonalizer import NewtonSchulz, from_plain
 from muonlab.orthogonalize import as_schedule
+from muonlab.orthogonalize.prescale import SCHATTEN
 from muonlab.polynomials import PRESETS, Schedule
+from muonlab.theory import descent_floor, schedule_error
 
 ScheduleFamily = Callable[[int], Schedule]
 _CURRENT = -1
@@ -33,6 +37,14 @@ class StepsChange(NamedTuple):
     alignment_before: float
     alignment_after: float
     reached: bool
+
+
+class StepsGuarantee(NamedTuple):
+    """What every step reaches, whatever number of steps is chosen: constants ρ and s of Theorem A."""
+
+    descent: float
+    gain: float
+    reason: str
 
 
 def family_of(schedule: Schedule) -> ScheduleFamily:
@@ -72,7 +84,7 @@ class AutoSteps:
         every: compute spectra at the first step and every so many after it.
         min_steps: fewest steps to choose.
         max_steps: most steps to choose; if none meets the target, the number with the best alignment is taken.
-        family: function from a number of steps to a schedule; None takes that of the groups (see :func:`family_of`).
+        family: function from a number of steps to a schedule; None takes that of the groups (``autosteps.family_of``).
 
     Attributes:
         changes: every change made, in order; each is also logged.
@@ -121,6 +133,30 @@ class AutoSteps:
         """The number of steps of each group; None for an exact polar factor."""
         orthogonalizers = map(_newton_schulz, self._observer.muon.param_groups)
         return [None if steps is None else steps.schedule.steps for steps in orthogonalizers]
+
+    def guarantee(self) -> StepsGuarantee:
+        """Return the least descent floor and the largest gain over all numbers of steps that may be chosen.
+
+        They hold for every matrix, so they may be the constants of :func:`muonlab.theory.trajectory_bound`. The target
+        alignment may not: it is met at the steps that were looked at, and nothing is promised in between.
+        """
+        muon = self._observer.muon
+        descents, gains, counts = [1.0], [0.0], set()
+        for name, p, group in named_parameters(muon):
+            steps = _newton_schulz(group)
+            if steps is None:  # exact
+                gains.append(1.0)
+                continue
+            if steps.prescale in ("none", "paper"):
+                reason = f"prescale {steps.prescale!r} leaves small matrices unchanged, and there is no floor for them"
+                return StepsGuarantee(0.0, math.inf, reason)
+            rank = max((min(shape) for _, shape in matrix_slices(name, p.shape, group)), default=0)
+            for schedule in {*self._choices(steps).values(), steps.schedule} if rank else ():
+                descents.append(descent_floor(schedule, rank, schatten=SCHATTEN[steps.prescale]))
+                gains.append(schedule_error(schedule, 0.0).s_max)
+                counts.add(schedule.steps)
+        between = f"{min(counts)} to {max(counts)} steps" if counts else "exact polar factors"
+        return StepsGuarantee(min(descents), max(gains), f"least floor and largest gain over {between}")
 
     def close(self) -> None:
         """Remove the hooks from the optimizer; the groups keep their numbers of steps."""
@@ -192,9 +228,7 @@ class AutoSteps:
         steps = _newton_schulz(group)
         if steps is None:  # the user has replaced it since
             return
-        options: dict[str, Any] = {"prescale": steps.prescale, "compute_dtype": steps.compute_dtype}
-        options |= {"method": steps.method, "accuracy": steps.accuracy}
-        group["orthogonalizer"] = NewtonSchulz(self._choices(steps)[change.after], **options).plain()
+        group["orthogonalizer"] = replace(steps, polynomial=self._choices(steps)[change.after]).plain()
         self.changes.append(change)
         _log.info("step %d: group %d from %d to %d steps (alignment %.3f to %.3f)", *change[:6])
 

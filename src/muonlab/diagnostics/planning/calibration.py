@@ -142,6 +142,10 @@ def checked_shape(shape: object) -> tuple[int, int]:
     if len(sides) != 2:
         raise ValueError(f"shape must be two whole numbers (m, n), got {len(sides)} values: {way_out}")
     m, n = (_checks.integer(f"shape[{i}]", side, at_least=1) for i, side in enumerate(sides))
+    if m * n > _checks.LARGEST_MATRIX:
+        raise ValueError(
+            f"shape must have at most {_checks.LARGEST_MATRIX} entries, got {m}x{n}: plan for a smaller matrix"
+        )
     return m, n
 
 

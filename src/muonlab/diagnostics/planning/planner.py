@@ -235,6 +235,11 @@ def plan(
 
     Returns:
         A :class:`Plan`; for a network a :class:`ModelPlan`. With ``status="not_met"`` it is the best candidate.
+
+    Example:
+        >>> found = plan((16, 32), target_alignment=0.9)
+        >>> found.status, found.alignment >= 0.9, found.schedule.steps > 0
+        ('met', True, True)
     """
     if isinstance(shape, nn.Module):
         if model is not None:

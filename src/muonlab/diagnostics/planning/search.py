@@ -93,7 +93,6 @@ class _Candidate(NamedTuple):
     """A schedule and a prescale before the grouping of their steps; ``least`` is the time of the best grouping."""
 
     least: float
-    order: int
     schedule: Schedule
     prescale: Prescale
     alignment: float
@@ -141,14 +140,12 @@ class PlanSearch:
         start = scale_spectra(spectra, tuple(_POWERS[prescale] for prescale in PRESCALES))
         if target.ell is not None:
             start = _with_interval(start, target.ell)
-        self._candidates = sorted(
-            self._judge(start, len(spectra)), key=lambda candidate: (candidate.least, candidate.order)
-        )
+        self._candidates = sorted(self._judge(start, len(spectra)), key=lambda candidate: candidate.least)
 
     def _judge(self, start: ScaledSpectra, spectra: int) -> Iterator[_Candidate]:
         parts = self._calibration.parts
         further = min(parts["step"], parts["joined_step"])
-        for order, (schedule, alignment, gain, epsilon) in enumerate(judge_candidates(start)):
+        for schedule, alignment, gain, epsilon in judge_candidates(start):
             degrees = sum(parts.get(f"degree_{p.kappa}", 0.0) for p in schedule)
             for i, prescale in enumerate(PRESCALES if schedule.steps else PRESCALES[:1]):
                 rows = slice(i * spectra, (i + 1) * spectra)
@@ -156,9 +153,7 @@ class PlanSearch:
                 worst = int(np.argmin(alignment[rows])) + rows.start
                 error = epsilon[-1] if self._target.ell is not None else epsilon[rows].max()
                 least = least if schedule.steps else parts["nothing"]
-                yield _Candidate(
-                    least, order, schedule, prescale, float(alignment[worst]), float(gain[worst]), float(error)
-                )
+                yield _Candidate(least, schedule, prescale, float(alignment[worst]), float(gain[worst]), float(error))
 
     def cheapest(self) -> PlanOption | None:
         """Return the cheapest option that reaches the target, the better aligned of equal ones; None if none does."""
@@ -186,11 +181,11 @@ class PlanSearch:
         return spike_bound(candidate.schedule, self._m, _POWERS[candidate.prescale]) >= self._target.value
 
     def _reaches(self, option: PlanOption) -> bool:
+        if not _admissible(option.schedule, self._dtype):
+            return False
         if self._target.kind == "epsilon":
-            return _admissible(option.schedule, self._dtype) and self.epsilon(option) <= self._target.value
-        if self._target.basis == "typical":
-            return _admissible(option.schedule, self._dtype)
-        return _admissible(option.schedule, self._dtype) and self.floor(option) >= self._target.value
+            return self.epsilon(option) <= self._target.value
+        return self._target.basis == "typical" or self.floor(option) >= self._target.value
 
     def best(self) -> PlanOption:
         """Return the option nearest to the target at any cost, the cheaper of equal ones."""
@@ -204,13 +199,13 @@ class PlanSearch:
             return min(near, key=lambda option: (self.epsilon(option), option.seconds))
         if self._target.basis == "typical":
             return self._fastest(next(allowed))
-        bounds = []
-        for rank, candidate in enumerate(islice(allowed, _BOUNDS_TRIED)):
+
+        def rounding_less_bound(candidate: _Candidate) -> float:
             rounding = allowed_error(candidate.schedule, self._dtype, prescale=candidate.prescale, size=self._n)
-            bounds.append(
-                (2 * rounding - spike_bound(candidate.schedule, self._m, _POWERS[candidate.prescale]), rank, candidate)
-            )
-        tried = [self._fastest(candidate) for _, _, candidate in sorted(bounds)[:_FLOORS_TRIED]]
+            return 2 * rounding - spike_bound(candidate.schedule, self._m, _POWERS[candidate.prescale])
+
+        promising = sorted(islice(allowed, _BOUNDS_TRIED), key=rounding_less_bound)[:_FLOORS_TRIED]
+        tried = [self._fastest(candidate) for candidate in promising]
         return max(tried, key=lambda option: (self.floor(option), -option.seconds))
 
     def _fastest(self, candidate: _Candidate) -> PlanOption:

@@ -69,18 +69,16 @@ def nuclear_bracket(
         zero = M.new_zeros(M.shape[:-2], dtype=torch.float64)
         return Bracket(zero, zero.clone())
     X, exponent = to_unit_range(M if M.dtype == torch.float64 else M.float())
+    size = max(M.shape[-2:])
     if outcome is None:
         F = BRACKET_SCHEDULE if schedule is None else schedule
         C = newton_schulz(X, F)
+        error = allowed_error(F, X.dtype, size=size)
     elif schedule is None:
         raise ValueError("an outcome needs its schedule, got None: pass the one that made it")
     else:
         F = schedule + POLISH
         C = newton_schulz(outcome.to(X.dtype), POLISH, prescale="none")
-    size = max(M.shape[-2:])
-    if outcome is None or schedule is None:
-        error = allowed_error(F, X.dtype, size=size)
-    else:
         inherited = allowed_error(schedule, outcome.dtype, size=size) if error is None else error
         error = float(POLISH.slope) * inherited + allowed_error(POLISH, X.dtype, size=size)
     product = inner(X, C)

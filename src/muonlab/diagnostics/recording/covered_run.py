@@ -1,41 +1,54 @@
-"""Whether the alignment theorem covers a run, step by step, and the bound for the run if it does."""
+"""Whether the theorems for one run cover it, step by step, and the bound for the run if they do."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
+from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from muonlab.diagnostics.across_ranks import gather_from_ranks
 from muonlab.diagnostics.certificates import text
 from muonlab.diagnostics.certificates.certification import not_covered_by
+from muonlab.diagnostics.decay_pull import decay_pull
 from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, named_parameters
-from muonlab.diagnostics.recording.rows import RecordedRow
+from muonlab.diagnostics.recording.rows import SKIPPED, RecordedRow
 from muonlab.theory import RunBound, run_bound
+from muonlab.theory.momentum import MomentumForm
 
 _SAME_LENGTH = 1e-6
 """Largest relative change of a layer's share of the step that counts as rounding of the learning rates."""
 
-STATE_KEYS = ("from_zero", "history", "layers", "momentum", "broken", "size")
+STATE_KEYS = ("from_zero", "history", "layers", "momentum_kind", "broken", "size")
 """Keys of :meth:`CoveredRun.state_dict`."""
 
 
 class RecordedStep(NamedTuple):
-    """Descent, gain and length η of one step of the whole network."""
+    """Descent, gain, length η and momentum β of one step of the whole network, and the pull of weight decay."""
 
     descent: float
     gain: float
     length: float
+    momentum: float
+    pull: float | None
+
+
+class MomentumKind(NamedTuple):
+    """The form of the momentum, and whether Nesterov's look-ahead is orthogonalized: the same in the whole run."""
+
+    form: MomentumForm
+    nesterov: bool
 
 
 class CoveredRun:
     """The steps of a run from zero momentum, and the first reason for which the theorem does not cover it.
 
-    The theorem covers steps of one momentum on the same matrices whose lengths keep their ratios (these define the pair
-    of norms). Some conditions cannot be checked here: gradients are unbiased and not clipped, nothing else moves the
+    Theorems A to C cover steps on the same matrices whose lengths keep their ratios (these define the pair of norms);
+    learning rate, momentum, weight decay and the number of Newton-Schulz steps may change, the form of the momentum may
+    not. Some conditions cannot be checked here: gradients are unbiased and not clipped, nothing else moves or masks the
     weights, and steps are not so short that the weights round them away.
 
     Attributes:
@@ -45,6 +58,7 @@ class CoveredRun:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
+        self._muon = muon_of(optimizer)
         self.history: list[RecordedStep] = []
         self.broken = ""
         self._before: list[float] | None = None  # squared norms of this process's part of the momenta before a step
@@ -52,7 +66,9 @@ class CoveredRun:
         self._from_zero: bool | None = None
         self._resumed_at: float | None = None
         self._layers: list[tuple[str, float]] = []
-        self._momentum: tuple[float, str] | None = None
+        self._momentum_kind: MomentumKind | None = None
+        self._weights: dict[Tensor, Tensor] = {}  # before the step, where they decay
+        self._pull: float | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can hold."""
@@ -60,49 +76,56 @@ class CoveredRun:
             "from_zero": self._from_zero,
             "history": [tuple(step) for step in self.history],
             "layers": self._layers,
-            "momentum": self._momentum,
+            "momentum_kind": None if self._momentum_kind is None else tuple(self._momentum_kind),
             "broken": self.broken,
-            "size": text.plain(self._after if self._processes else self._norm(self._squares())),
+            "size": text.plain(self._after if self._muon.grids else self._norm(self._muon.momentum_squares())),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of :meth:`state_dict`."""
-        history = [RecordedStep(*map(float, step)) for step in state["history"]]
+        history = [
+            RecordedStep(float(descent), float(gain), float(length), float(momentum), pull)
+            for descent, gain, length, momentum, pull in state["history"]
+        ]
         layers = [(str(name), float(share)) for name, share in state["layers"]]
-        momentum = None if state["momentum"] is None else (float(state["momentum"][0]), str(state["momentum"][1]))
+        kind = state["momentum_kind"]
         from_zero = None if state["from_zero"] is None else bool(state["from_zero"])
         self._resumed_at = math.nan if state["size"] is None else float(state["size"])
         if state["size"] is None and from_zero is None:  # saved before the first step
             self._resumed_at = None
-        self.history, self._layers, self._momentum, self.broken = history, layers, momentum, str(state["broken"])
+        self._momentum_kind = None if kind is None else MomentumKind(cast(MomentumForm, str(kind[0])), bool(kind[1]))
+        self.history, self._layers, self.broken = history, layers, str(state["broken"])
         self._from_zero = from_zero
-
-    @property
-    def _processes(self) -> list[Any]:
-        return muon_of(self.optimizer).grids
 
     def before_step(self) -> None:
         """Measure the momenta before the first step, and before the first after loading; no communication."""
         if self._before is None and (self._from_zero is None or self._resumed_at is not None):
-            self._before = self._squares()
+            self._before = self._muon.momentum_squares()
+
+    def keep_weights(self) -> None:
+        """Copy the weights that decay in the step to come; no communication."""
+        groups = [group for group in self._muon.param_groups if group["weight_decay"] and not self.broken]
+        self._weights = {p: p.detach().clone() for group in groups for p in group["params"]}
 
     def after_step(self) -> None:
-        """Decide whether the run started from zero momentum, or from the saved one; a collective call."""
+        """Measure the pull of weight decay, and decide whether the run started from zero momentum, or the saved one.
+
+        It is a collective call.
+        """
+        self._pull = None if self.broken else decay_pull(self._muon, self._weights)
+        self._weights = {}
         if self._before is not None:
             size, self._before = self._norm(self._before), None
             self._from_zero = size == 0.0 if self._from_zero is None else self._from_zero
             if self._resumed_at is not None and not math.isclose(size, self._resumed_at, rel_tol=1e-6):
                 self.stop("the momenta are not those that were saved: load the optimizer's state as well")
             self._resumed_at = None
-        if self._processes:
-            self._after = self._norm(self._squares())
-
-    def _squares(self) -> list[float]:
-        return muon_of(self.optimizer).momentum_squares()
+        if self._muon.grids:
+            self._after = self._norm(self._muon.momentum_squares())
 
     def _norm(self, squares: list[float]) -> float:
         """Return the sum of the norms of all momenta from the squared norms of each process's parts; collective."""
-        by_rank = gather_from_ranks(muon_of(self.optimizer), [squares])
+        by_rank = gather_from_ranks(self._muon, [squares])
         return math.fsum(math.sqrt(math.fsum(parts)) for parts in zip(*by_rank, strict=True))
 
     def stop(self, reason: str) -> None:
@@ -114,33 +137,41 @@ class CoveredRun:
         if self.broken:
             return
         layers = sorted((row["name"], row["length"] / whole["length"] if whole["length"] else 0.0) for row in rows)
-        self._layers = self._layers or layers
-        reason = self._why_not(layers, whole)
+        if not any(share for _, share in self._layers) and (whole["length"] or not self._layers):
+            known = [name for name, _ in self._layers]  # steps of learning rate zero define no ratios yet
+            self._layers = layers if not known or known == [name for name, _ in layers] else self._layers
+        reason = self._why_not(layers, rows, whole)
         if reason:
             self.stop(f"step {number} {reason}")
             return
+        momentum = float(self._muon.param_groups[0]["momentum"])
+        if not whole["length"]:  # nothing moves, the momentum averages on
+            self.history.append(RecordedStep(0.0, 0.0, 0.0, momentum, None if self._pull is None else 0.0))
+            return
         # by rounding, the measured descent may exceed the gain of exact steps, but not ‖O‖_op
         gain = max(whole["op_norm"] + whole["rounding"], abs(whole["descent"]))
-        self.history.append(RecordedStep(whole["descent"], gain, whole["length"]))
+        self.history.append(RecordedStep(whole["descent"], gain, whole["length"], momentum, self._pull))
 
-    def _why_not(self, layers: Sequence[tuple[str, float]], whole: RecordedRow) -> str:
+    def _why_not(self, layers: Sequence[tuple[str, float]], rows: Sequence[RecordedRow], whole: RecordedRow) -> str:
         """Return why the theorem does not cover a step; empty if it does."""
-        groups = muon_of(self.optimizer).param_groups
-        momenta = {(float(group["momentum"]), str(group["momentum_form"])) for group in groups}
-        self._momentum = self._momentum or next(iter(momenta))
+        groups = self._muon.param_groups
+        kinds = {MomentumKind(group["momentum_form"], bool(group["nesterov"])) for group in groups}
+        self._momentum_kind = self._momentum_kind or next(iter(kinds))
         pairs = list(zip(layers, self._layers, strict=False))
         same_names = len(layers) == len(self._layers) and all(now[0] == then[0] for now, then in pairs)
         same_shares = all(math.isclose(now[1], then[1], rel_tol=_SAME_LENGTH) for now, then in pairs)
         reasons = {
             "orthogonalized nothing": not layers,
             "orthogonalized other matrices than the steps before (gradients were missing)": not same_names,
-            "had the learning rate zero, or skipped every gradient": not whole["length"],
-            "was not finite": not math.isfinite(whole.get("alignment", math.nan)),
-            "had groups that differ in momentum or its form": len(momenta) > 1,
-            "had another momentum than the first, or in another form": momenta != {self._momentum},
-            "changed the relative lengths of the layers' steps, and so the pair of norms": not same_shares,
-            "sent its directions at lower precision": muon_of(self.optimizer).rounds_messages,
-            "had parameters on several groups of processes": len(self._processes) > 1,
+            "skipped a gradient that was not finite": any(row["reason"] == SKIPPED for row in rows),
+            "was not finite": not all(math.isfinite(row["alignment"]) for row in rows),
+            "had groups that differ in momentum or its form": len({float(g["momentum"]) for g in groups}) > 1
+            or len(kinds) > 1,
+            "had momentum in another form than the first": kinds != {self._momentum_kind},
+            "changed the relative lengths of the layers' steps, and so the pair of norms": whole["length"] > 0
+            and not same_shares,
+            "sent its directions at lower precision": self._muon.rounds_messages,
+            "had parameters on several groups of processes": len(self._muon.grids) > 1,
             "maximized: maximize=True": any(group["maximize"] for group in groups),
             "moved weights of half precision, which round it away": any(
                 torch.finfo(p.dtype).bits < 32 for group in groups for p in group["params"]
@@ -149,7 +180,7 @@ class CoveredRun:
         }
         return next((reason for reason, applies in reasons.items() if applies), "")
 
-    def bound(self, number: int, *, L: float, D: float, sigma: float, B: int, failure: float) -> RunBound:
+    def bound(self, number: int, *, L: float, D: float, sigma: float, B: int, failure: float, tail: float) -> RunBound:
         """Return the bound for all ``number`` steps; "not_applicable" with a reason if the run is not covered."""
         reasons = {
             "no step was recorded": not number,
@@ -158,12 +189,10 @@ class CoveredRun:
             "the momentum was not zero when recording began": not self._from_zero,
         }
         reason = next((reason for reason, applies in reasons.items() if applies), "")
-        if reason or self._momentum is None:
+        if reason or self._momentum_kind is None:
             return RunBound(math.inf, {}, 1.0, "not_applicable", reason)
-        muon = muon_of(self.optimizer)
-        shapes = [
-            shape for name, p, group in named_parameters(muon) for _, shape in matrix_slices(name, p.shape, group)
-        ]
+        parameters = named_parameters(self._muon)
+        shapes = [shape for name, p, group in parameters for _, shape in matrix_slices(name, p.shape, group)]
         bound = run_bound(
             [step.descent for step in self.history],
             [step.gain for step in self.history],
@@ -173,7 +202,11 @@ class CoveredRun:
             r=sum(map(min, shapes)),
             B=B,
             eta=[step.length for step in self.history],
-            beta=self._momentum[0],
+            beta=[step.momentum for step in self.history],
             failure=failure,
+            momentum_form=self._momentum_kind.form,
+            nesterov=self._momentum_kind.nesterov,
+            pull=[step.pull or 0.0 for step in self.history] if any(step.pull for step in self.history) else None,
+            tail=tail,
         )
         return bound._replace(reason=f"{bound.reason}; for unbiased gradients that were not clipped")

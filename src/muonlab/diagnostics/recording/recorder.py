@@ -31,13 +31,14 @@ class Recorder:
 
     Each recorded step gives a row per matrix (``event: "matrix"``), one for the network (``"whole"``), and, if matrices
     were not orthogonalized, one with their names (``"missing"``: no gradient, or a Muon optimizer that is inactive).
-    Recording needs an uncompiled ``step``. In distributed training every process needs a recorder; each matrix is
-    measured by the rank that orthogonalizes it, and all ranks get all rows.
+    Recording needs an uncompiled ``step``; a compiled one is refused. In distributed training every process needs a
+    recorder; each matrix is measured by the rank that orthogonalizes it, and all ranks get all rows.
 
     Args:
         optimizer: a Muon or MuonWithAux.
         every: record the first step and then every ``every``-th step; :meth:`certificate` needs 1.
-        to: a file for JSON lines (appended to), or a function to call with each row; None keeps them in ``rows``.
+        to: a file for JSON lines (appended to), or a function to call with each row.
+        keep: whether the rows are also kept in ``rows``; False for long trainings with ``to``.
         measure: how matrices are measured (details: ``recording.rows.matrix_row``).
             ``"spectrum"``: from the singular values of M; the norm of O is measured only if O disagrees with them.
             ``"exact"``: the same, and the norm of O is always measured.
@@ -45,9 +46,9 @@ class Recorder:
         gradients: also record the nuclear norm of ``p.grad``.
 
     Attributes:
-        rows: all rows, if ``to`` is None.
+        rows: all rows, unless ``keep`` is False.
         last: the rows of the last recorded step.
-        run: the steps that the alignment theorem covers (with ``every=1``).
+        run: the steps that the theorems cover (with ``every=1``).
         seconds: wall-clock time spent on recording, to be subtracted from the time of training.
         cpu_seconds: processor time spent on recording, all threads of the process.
 
@@ -68,6 +69,7 @@ class Recorder:
         every: int = 50,
         *,
         to: str | os.PathLike[str] | Callable[[RecordedRow], object] | None = None,
+        keep: bool = True,
         measure: Measure = "spectrum",
         gradients: bool = True,
     ) -> None:
@@ -89,6 +91,7 @@ class Recorder:
         self._half_done = False
         self._start_step = 0
         self._warned = False
+        self._keep = keep
         self._file = RowFile(to) if isinstance(to, (str, os.PathLike)) else None
         self._call = to if callable(to) else None
         self._observer = StepObserver(
@@ -139,6 +142,8 @@ class Recorder:
             self.run.stop(f"a step failed half-way after step {self.step}")
         self._current, self._half_done = [], False
         self.run.before_step()
+        if self._observer.every == 1:
+            self.run.keep_weights()
 
     def _on_matrix(self, seen: OrthogonalizedMatrix) -> None:
         self._half_done = True
@@ -174,10 +179,10 @@ class Recorder:
         self.last = [text.plain(row) for row in rows]
         if self._file is not None:
             self._file.write(self.last)
-        elif self._call is not None:
+        if self._call is not None:
             for row in self.last:
                 self._call(row)
-        else:
+        if self._keep:
             self.rows += self.last
 
     def _from_all_ranks(self, rows: list[RecordedRow]) -> list[RecordedRow]:
@@ -199,26 +204,32 @@ class Recorder:
 
     # ----------------------------------------------------------------------------------------------- the certificate
 
-    def certificate(self, *, L: float, D: float, sigma: float = 0.0, B: int = 1, failure: float = 0.05) -> RunBound:
-        """Return a RunBound on the weighted average of the gradient norms of this run (alignment theorem, per run).
+    def certificate(
+        self, *, L: float, D: float, sigma: float = 0.0, B: int = 1, failure: float = 0.05, tail: float = 2.0
+    ) -> RunBound:
+        """Return a RunBound on the weighted average of the gradient norms of this run (Theorems A to C, for one run).
 
-        It assumes what the recorder cannot check: gradients are unbiased and not clipped, and nothing else moves the
-        weights. With ``measure="bracket"`` the bound is valid too, and slightly larger.
+        Covered are both forms of momentum, Nesterov's look-ahead, weight decay, and any schedule of the learning rate,
+        the momentum and the number of steps. It assumes what the recorder cannot check: gradients are unbiased and not
+        clipped, and nothing else moves or masks the weights. With ``measure="bracket"`` the bound is valid too, and
+        slightly larger.
 
         Args:
             L: smoothness constant for the pair of norms of :class:`NetworkCertificate`.
             D: ``f(W_0) - f*``, or ``f(W_0) - f(W_T)`` if f(W_T) is known.
-            sigma: bound on one sample's standard deviation.
+            sigma: bound on one sample's standard deviation; with ``tail < 2`` see :func:`muonlab.theory.run_bound`.
             B: batch size.
             failure: allowed probability that the noise exceeds its term in the bound.
+            tail: p in (1, 2], the moment of the noise that is finite.
 
         Returns:
-            A :class:`muonlab.theory.RunBound`; "not_applicable" with a reason if the run is not covered.
+            A :class:`muonlab.theory.RunBound`; "not_applicable" with a reason if the run is not covered. With weight
+            decay its ``gap`` bounds the Frank-Wolfe gap, also where there is no bound on the gradient norms.
         """
         if self._observer.every != 1:
             reason = f"every = {self._observer.every}: the per-run bound needs every step, pass every=1"
             return RunBound(float("inf"), {}, 1.0, "not_applicable", reason)
-        return self.run.bound(self.step, L=L, D=D, sigma=sigma, B=B, failure=failure)
+        return self.run.bound(self.step, L=L, D=D, sigma=sigma, B=B, failure=failure, tail=tail)
 
 
 def _missing_reason(missing: list[str], passed_over: list[str], whole: RecordedRow) -> str:

@@ -84,8 +84,10 @@ def _measured(
     gain = expected.gain if as_expected and not always else operator_norm(seen.O)
     floor = floor_of(sigma, schedule, prescale)
     alignment = descent / gain if gain else 0.0
+    status, reason = _status(sigma.finite and not math.isnan(alignment), as_expected, not sigma.rank)
     # an exact factor is below its floor by what its rank tolerance drops, which `expected` accounts for
-    status, reason = _status(sigma, alignment, None if schedule is None else floor, slack, as_expected)
+    if status == "holds" and schedule is not None and floor is not None and alignment < floor - slack:
+        status, reason = "violated", f"alignment {alignment:.4g} is below the floor {floor:.4g}"
     return {
         "rank": sigma.rank,
         "effective_rank": sigma.effective_rank if sigma.finite else math.nan,
@@ -113,16 +115,12 @@ def _agrees(descent: float, size: float, sigma: Spectrum, expected: Response, sl
     return near and (exact or abs(size - expected.frobenius) <= slack * math.sqrt(max(1, min(sigma.shape))))
 
 
-def _status(sigma: Spectrum, alignment: float, floor: float | None, slack: float, as_expected: bool) -> tuple[str, str]:
-    if not sigma.finite or math.isnan(alignment):
+def _status(finite: bool, as_expected: bool, zero: bool, held: str = "alignment theorem") -> tuple[str, str]:
+    if not finite:
         return "not_applicable", "NaN or infinity in the matrix or its direction"
     if not as_expected:
         return "violated", WRONG_DIRECTION
-    if not sigma.rank:
-        return "not_applicable", "the matrix is zero"
-    if floor is not None and alignment < floor - slack:
-        return "violated", f"alignment {alignment:.4g} is below the floor {floor:.4g}"
-    return "holds", "alignment theorem"
+    return ("not_applicable", "the matrix is zero") if zero else ("holds", held)
 
 
 def _bracketed(seen: OrthogonalizedMatrix, schedule: Schedule, prescale: Prescale, slack: float) -> RecordedRow:
@@ -139,14 +137,8 @@ def _bracketed(seen: OrthogonalizedMatrix, schedule: Schedule, prescale: Prescal
         gain = float(torch.linalg.vector_norm(seen.O.double()))
     zero = float(nuclear.upper) == 0.0
     alignment = 0.0 if zero or gain == 0.0 else descent / gain
-    if math.isnan(off + alignment):
-        status, reason = "not_applicable", "NaN or infinity in the matrix or its direction"
-    elif wrong:
-        status, reason = "violated", WRONG_DIRECTION
-    elif zero:
-        status, reason = "not_applicable", "the matrix is zero"
-    else:
-        status, reason = "holds", "descent and alignment are lower bounds, norms are upper bounds"
+    held = "descent and alignment are lower bounds, norms are upper bounds"
+    status, reason = _status(not math.isnan(off + alignment), not wrong, zero, held)
     return {
         "descent": 0.0 if zero else descent,
         "op_norm": 0.0 if zero and not wrong else gain,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -13,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from muonlab import _checks
 from muonlab.diagnostics.across_ranks import gather_from_ranks
 from muonlab.diagnostics.optimizer_matrices import MatrixSlice, matrix_slices, muon_of, named_parameters, step_length
-from muonlab.optim.views import as_matrices
+from muonlab.optim.views import matrix_blocks
 
 
 class OrthogonalizedMatrix(NamedTuple):
@@ -38,6 +40,18 @@ def require_keys(state: Mapping[str, Any], *keys: str) -> None:
     missing = [key for key in keys if key not in state]
     if missing:
         raise ValueError(f"a saved state must have {', '.join(keys)}, got none of {', '.join(missing)}: save it again")
+
+
+def is_compiled() -> bool:
+    """Return whether the caller is being compiled, or was called by a compiled function."""
+    if torch.compiler.is_compiling():
+        return True
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "compile_wrapper" and "_dynamo" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 class StepObserver:
@@ -96,6 +110,11 @@ class StepObserver:
             self._hook = None
 
     def _before_step(self, *_: Any) -> None:
+        if is_compiled():
+            raise RuntimeError(
+                "recording needs an uncompiled step, got one under torch.compile, which would compile the "
+                "measurements: call the plain optimizer.step, and compile the model alone"
+            )
         self._unhook()  # left by a step that failed half-way
         if self._closed or self.step % self.every:
             return
@@ -127,10 +146,9 @@ class StepObserver:
         block = self.muon.whole_gradient(p, part.block) if self._gradients else None
         if block is None:
             return None
-        matrices = as_matrices(block, part.group["matrix_view"])
-        return (
-            matrices if part.member is None else matrices[part.member - self.muon.owned_matrices(p, part.block).start]
-        )
+        matrices = matrix_blocks(p.shape, part.group["matrix_view"])[part.block].read(block)
+        first = self.muon.owned_matrices(p, part.block).start
+        return matrices if part.member is None else matrices[part.member - first]
 
     def _after_step(self, *_: Any) -> None:
         if self._closed:
