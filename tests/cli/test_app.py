@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import muonlab
 from muonlab.cli.app import main
 from muonlab.cli.console import doctor, table
 from muonlab.polynomials import PRESETS
@@ -165,7 +166,6 @@ def test_arguments_that_cannot_be_parsed_exit_with_code_2(capsys):
         ("list", "networks"),
         ("fly",),
         ("rates", "--x", "1"),
-        ("run", "quickstart", "--profile", "tiny"),
         ("run", "quickstart", "--sedes", "3"),
     ):
         with pytest.raises(SystemExit) as stopped:
@@ -184,6 +184,11 @@ def test_help_exits_with_code_0_and_names_the_commands(capsys):
     out = capsys.readouterr().out
     names = ("rates", "certify", "plan", "list", "run", "queue", "report", "explore", "data", "doctor")
     assert all(name in out for name in names)
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"muonlab {muonlab.__version__}\n"
 
 
 def test_tables_align_numbers_to_the_right_and_show_missing_values():

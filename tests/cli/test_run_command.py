@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from muonlab.cli import console
 from muonlab.cli.app import main
 from muonlab.lab import load_results
 from muonlab.lab.runner.store import hold_lock
+from muonlab.lab.runner.summary import command
 
 SHORT = ("--set", "steps=2", "epochs=none")
 
@@ -31,6 +33,7 @@ def test_a_wrong_option_gives_one_line_and_writes_nothing(capsys, tmp_path):
     for study, words, message in (
         ("q-abblation", (), "a study must be one of those listed, got 'q-abblation': q-ablation"),
         ("quickstart", ("--set", "leraning_rate=1"), "a setting must be a field of Spec, got 'leraning_rate'"),
+        ("quickstart", ("--set", "leraning_rate=1", "--set", "steps=1"), "a field of Spec, got 'leraning_rate'"),
         ("quickstart", ("--set", "lr=quick"), "lr must be a number, got 'quick'"),
         ("quickstart", ("--set", "epochs=True"), "epochs must be a whole number or none, got 'True'"),
         ("quickstart", ("--set", "q=5"), "a setting must not contradict the study, got 'q', which is varied by"),
@@ -106,6 +109,18 @@ def test_a_finished_study_prints_json_again_without_changing_anything(capsys, tm
 
 
 @pytest.mark.slow
+def test_the_number_of_runs_is_that_of_the_results_and_the_command_names_the_data(capsys, tmp_path):
+    for seeds, runs in ((1, "1 run"), (2, "2 runs")):
+        out = tmp_path / str(seeds)
+        assert main(["run", "quickstart", "--profile", "small", "--seeds", str(seeds), "--out", str(out), *SHORT]) == 0
+        assert f"layers of 128 and 64, 20 epochs, {runs}\n" in capsys.readouterr().out
+        assert f"layers of 128 and 64, 20 epochs, {runs}." in (out / "report.html").read_text(encoding="utf-8")
+    results = load_results(tmp_path / "1")
+    assert "--data" not in command(results)
+    head = {**results.head, "data": {"digits": {**results.head["data"]["digits"], "source": "folder"}}}
+    assert "--data DIR" in command(dataclasses.replace(results, head=head))
+
+
 def test_nothing_is_written_outside_the_run_directory_and_the_cache(tmp_path):
     home, out = tmp_path / "home", tmp_path / "run"
     home.mkdir()

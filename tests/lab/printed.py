@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,3 +96,10 @@ def is_bfloat16(value: float, digits: int) -> bool:
     (bits,) = struct.unpack(">I", struct.pack(">f", value))
     near = [struct.unpack(">f", struct.pack(">I", (bits & 0xFFFF0000) + step))[0] for step in (0, 0x10000)]
     return any(abs(float(candidate) - value) <= 0.5001 * 10.0**-digits for candidate in near)
+
+
+def smoothing_floor(classes: int, smoothing: float) -> float:
+    """Return the least possible cross-entropy with smoothed labels: the entropy of a label."""
+    rest = smoothing / classes
+    parts = [1 - smoothing + rest, *[rest] * (classes - 1)]
+    return -math.fsum(part * math.log(part) for part in parts if part)

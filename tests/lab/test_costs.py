@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from muonlab import diagnostics
 from muonlab.lab import costs
 from muonlab.lab.cell_context import Stopped
 from muonlab.lab.costs import GEMM_SHAPE, SVD_SHAPE, CostSpec, check, horner_steps, measure
@@ -71,7 +73,7 @@ def test_each_number_is_of_the_clock_that_its_name_says(monkeypatch):
     })  # fmt: skip
     product = torch.mm
     monkeypatch.setattr(torch, "mm", lambda *a, **b: times.move(0.5, 0.25) or product(*a, **b))
-    monkeypatch.setattr(costs, "_frontier", lambda _: [])
+    monkeypatch.setattr(diagnostics, "plan", lambda *_, **__: SimpleNamespace(frontier=()))
     summary = measure(CostSpec(m=8, n=9, repeats=2), context := Notes())
     assert [(row["seconds"], row["cpu_seconds"]) for row in context.rows] == [(3, 1), (1, 2), (1, 4), (1, 1)]
     assert (summary["measured_ratio"], summary["cpu_measured_ratio"]) == (3.0, 0.5)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from muonlab.lab import paper
-from muonlab.lab.paper import TABLES, smoothing_floor
+from muonlab.lab.paper import TABLES
 from muonlab.lab.slopes import log_log_slope, rank_slopes, slope_standard_error
 from muonlab.polynomials import preset
 from tests.lab import printed
-from tests.lab.printed import common_difference, is_bfloat16
+from tests.lab.printed import common_difference, is_bfloat16, smoothing_floor
 
 # ------------------------------------------------------------------------------------------------------------ tables
 

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from muonlab.report import figures
 from tests.report.rundirs import OPTIMIZERS, write_run
 
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE = 10_000
 
 
@@ -40,29 +28,6 @@ class Opened:
         """Remove the listeners, so that another test can use the window."""
         for event, listener in self.listeners.items():
             self.page.remove_listener(event, listener)
-
-
-def missing(reason: str) -> NoReturn:
-    """Skip what needs the browser; with MUONLAB_REQUIRE=browser that is a failure."""
-    if "browser" in os.environ.get("MUONLAB_REQUIRE", "").split(","):
-        pytest.fail(f"{reason}, and MUONLAB_REQUIRE asks for it")
-    pytest.skip(reason)
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        missing("playwright is not installed")
-    found = [os.environ.get("MUONLAB_CHROMIUM", ""), *(shutil.which(name) for name in BROWSERS)]
-    path = next((path for path in found if path), None)
-    if path is None:
-        missing(f"none of {', '.join(BROWSERS)} is on the path and MUONLAB_CHROMIUM names no browser")
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @dataclass
@@ -139,5 +104,5 @@ def made(tmp_path: Path) -> Path:
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the figures, which take most of the time of a page."""
-    for name in ("training", "rank", "cost", "frontier", "bounds", "layers", "tau_phi", "response"):
+    for name in ("training", "rank", "optima", "cost", "frontier", "bounds", "layers", "tau_phi", "response"):
         monkeypatch.setattr(figures, f"{name}_figure", lambda *_, **__: None)

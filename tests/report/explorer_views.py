@@ -10,7 +10,17 @@ from typing import Any
 from muonlab.diagnostics.singular_values import factor_of, respond, taylor_degree
 from muonlab.orthogonalize.prescale import SCHATTEN
 from muonlab.report.explore import data as explorer_data
-from muonlab.theory import alignment_floor, chi, flops, polar_error, residual_after, schedule_error, wall_clock_ratio
+from muonlab.theory import (
+    alignment_floor,
+    chi,
+    flops,
+    polar_error,
+    residual_after,
+    schedule_bound,
+    schedule_error,
+    wall_clock_ratio,
+)
+from muonlab.theory.lr_schedules import schedule_sums
 
 RANKS = (64, 768)
 """Fewer than on the real page: its floors are compared in test_explore.py."""
@@ -34,6 +44,10 @@ class View:
     m: int = 768
     n: int = 768
     ratio: int = 8
+    lr_schedule: Any = "cosine"
+    nesterov: bool = True
+    beta: int = 5
+    noise: int = 3
 
     @property
     def controls(self) -> dict[str, str]:
@@ -42,7 +56,8 @@ class View:
             "polynomial": "taylor" if kappa else self.name, **kappa, "q": str(self.q), "lambda0": str(self.lambda0),
             "spectrum": self.kind, "shape": f"{self.shape[0]}x{self.shape[1]}", "prescale": self.prescale,
             "norm": str(self.norm), "rank": str(self.rank), "m": str(self.m), "n": str(self.n),
-            "ratio": str(self.ratio),
+            "ratio": str(self.ratio), "lr_schedule": self.lr_schedule, "nesterov": "yes" if self.nesterov else "no",
+            "beta": str(self.beta), "noise": str(self.noise),
         }  # fmt: skip
 
 
@@ -58,6 +73,7 @@ def views() -> list[View]:
             names[j % len(names)], (5 * j) % 11, (17 * j) % 45, kinds[(j + j // 6) % 6],
             explorer_data.SHAPES[(j + j // 4) % 4], prescales[(2 * j + j // 5) % 5], (5 * j) % 11, j % 2,
             1 + (977 * j) % 4096, 1 + (331 * j * j) % 16384, (3 * j) % 17,
+            list(explorer_data.LR_TITLES)[j % 5], j % 2 == 0, j % 9, j % 7,
         )
         for j in range(56)
     ]  # fmt: skip
@@ -102,6 +118,23 @@ def _of_the_matrix(view: View, covered: bool, kappa: int) -> Numbers:
         "factor": 1 / seen.alignment if seen.alignment > 0 else None,
         "floor": floor, "floor-factor": 1 / floor if floor else None,
         "m-floor": None if unscaled else alignment_floor(schedule, at_rank, schatten=power),
+        **_of_the_run(view, seen.alignment, seen.gain),
+    }  # fmt: skip
+
+
+def _of_the_run(view: View, alignment: float, gain: float) -> Numbers:
+    if alignment <= 0:
+        return dict.fromkeys(("run-total", "run-eta", "run-still", "run-noise", "run-cost"))
+    bound = schedule_bound(
+        L=1.0, D=1.0, sigma=explorer_data.NOISES[view.noise], r=1, B=1, T=explorer_data.RUN_STEPS,
+        alignment=min(alignment, 1.0),
+        op_norm=gain, lr_schedule=view.lr_schedule, nesterov=view.nesterov, beta=explorer_data.BETAS[view.beta],
+    )  # fmt: skip
+    noise = bound.terms["noise"]
+    cost = schedule_sums(view.lr_schedule, explorer_data.RUN_STEPS).cost(explorer_data.RUN_STEPS)
+    return {
+        "run-total": bound.total, "run-eta": bound.eta, "run-still": bound.total - noise, "run-noise": noise,
+        "run-cost": cost,
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -130,3 +131,40 @@ def renamed(of: Results, one: str, other: str) -> Results:
 def changed(of: Results, change: Callable[[CellResult], CellResult]) -> Results:
     """The same results with every cell changed."""
     return replace(of, cells=tuple(map(change, of.cells)))
+
+
+RATES = tuple(0.02 * 2**k for k in range(6))
+MOMENTA = (0.2, 0.6, 0.8, 0.9, 0.95)
+
+
+def bowl_of_losses(
+    log_lr: float, log_memory: float, descent: float | None = 1.0
+) -> dict[tuple[float, float], dict[str, Any]]:
+    """The rows of a sweep whose training loss is quadratic around log2 of these; test accuracy is best elsewhere."""
+    rows: dict[tuple[float, float], dict[str, Any]] = {}
+    for lr in RATES:
+        for momentum in MOMENTA:
+            away = (math.log2(lr) - log_lr) ** 2 + (-math.log2(1.0 - momentum) - log_memory) ** 2
+            row = {"event": "rate", "lr": lr, "step": 200, "final_train_loss": 0.5 + away / 100}
+            row |= {"final_test_loss": 1.0, "final_test_accuracy": lr * (1.0 - momentum)}
+            rows[lr, momentum] = row if descent is None else row | {"descent": descent, "op_norm": 1.0}
+    return rows
+
+
+def swept(
+    label: str,
+    places: Sequence[tuple[float, float]],
+    network: str = "digits",
+    descent: float | None = 1.0,
+    **given: Any,
+) -> list[CellResult]:
+    """The cells of a sweep of one optimizer: a cell for each momentum and seed, with its optimum at these places."""
+    cells = []
+    for seed, place in enumerate(places):
+        rows = bowl_of_losses(*place, descent)
+        for momentum in MOMENTA:
+            points = {"network": network, "optimizer": label, "momentum": f"μ={momentum}"}
+            spec = {"seed": seed, "momentum": momentum}
+            of_cell = [row for (_, other), row in rows.items() if other == momentum]
+            cells.append(cell(", ".join(points.values()), of_cell, points=points, spec=spec, **given))
+    return cells

@@ -6,13 +6,12 @@ import math
 from dataclasses import replace
 from xml.sax.saxutils import escape
 
+from muonlab.report.page.html import index_html
 from muonlab.report.values import (
     ClaimVerdict,
     Fact,
     Figure,
     Finding,
-    Index,
-    IndexEntry,
     Link,
     Page,
     Panel,
@@ -213,12 +212,10 @@ def empty() -> Page:
     return Page("Rank", "rank", "smoke", "open", (), (), (), (), (), (), (), ())
 
 
-def index(**changes: object) -> Index:
+def index() -> str:
     first, second = page(), replace(empty(), title="Growth with the rank")
-    made = Index(
-        "Convergence of Muon with Newton–Schulz: what was run",
-        (IndexEntry("quickstart-small/index.html", first), IndexEntry("rank-smoke/index.html", second)),
+    return index_html(
+        {"quickstart-small/index.html": first, "rank-smoke/index.html": second},
         findings(),
         (ReadProblem("broken", "study.json is not JSON: line 1, column 3"),),
     )
-    return replace(made, **changes)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from muonlab.lab import load_results, run
+from muonlab.lab.optima import optima_of
 from muonlab.lab.runner.environment import describe_machine, environment
 from muonlab.lab.runner.summary import report as summary_of
 from muonlab.lab.studies import find
@@ -106,15 +107,30 @@ def test_the_readme_says_what_the_ledger_says(committed):
     assert updated(readme, other) != readme
 
 
-def test_the_readmes_table_of_the_quickstart_is_the_committed_run(runs):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_table_of_the_quickstart_is_the_committed_run(runs):
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     places = summary_of(runs["quickstart-small"])["places"]
     assert {place["done"] for place in places} == {3}
     for place in places:
         losses = [f"{place[name]['mean']:.3f} ± {place[name]['std']:.3f}" for name in ("train_loss", "test_loss")]
         aligned = f"{place['alignment']['mean']:.2f}" if "alignment" in place else "–"
         cells = [place["label"], *losses, f"{place['test_accuracy']['mean']:.1%}".replace("%", " %"), aligned]
-        assert f"| {' | '.join(cells)} |" in readme, place["label"]
+        assert f"| {' | '.join(cells)} |" in page, place["label"]
+
+
+def test_the_shifts_on_the_page_of_other_analyses_are_those_of_the_committed_run(runs):
+    if "lr-by-steps-small" not in runs:
+        pytest.skip("the run lr-by-steps-small is not committed yet")
+    page = (ROOT / "docs/theory/other-analyses.md").read_text(encoding="utf-8")
+    rows = {(row["network"], row["optimizer"]): row for row in optima_of(runs["lr-by-steps-small"])}
+    for q in (1, 2, 3, 5):
+        shown = []
+        for name in ("shift_log_lr", "shift_log_descent", "shift_log_memory"):
+            of = [rows[network, f"Muon (q={q})"] for network in ("digits", "MNIST")]
+            shown += [f"{row[name]:.2f} ± {row[f'{name}_error']:.2f}".replace("-", "−") for row in of]
+        assert f"| q = {q} | {' | '.join(shown)} |" in page
+    largest = [2 ** rows[network, "Muon (q=1)"]["shift_log_lr"] for network in ("digits", "MNIST")]
+    assert [f"{factor:.1f}" for factor in largest] == ["2.5", "4.9"]
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from muonlab.lab import paper
+from muonlab.lab.optima import optima_of
 from muonlab.lab.slopes import slopes_of
 from muonlab.report import tables
 from muonlab.report.claims import rules
 from muonlab.report.claims.rules import NS, SGD_M, SVD
 from muonlab.report.values import MeanStd
-from tests.report.made import PER_EPOCH, cell, certified, evidence, of_table, ranked, run, seeds
+from tests.report.made import PER_EPOCH, cell, certified, evidence, of_table, ranked, results, run, seeds, swept
 
 
 def places(*cells):
@@ -172,6 +174,19 @@ def test_slopes_are_ours_beside_the_papers():
     assert table.rows[2] == ("other", pytest.approx(1.0), None, pytest.approx(0.5), None, exact)
 
 
+def test_slopes_count_finished_runs_only_and_need_two_ranks():
+    whole = ranked({SGD_M: 0.25, SVD: 0.1})
+    first = next(one for one in whole.cells if one.points["optimizer"] == SGD_M)
+    wrong = [{**row, "gradient_nuclear_norm": 1e6} for row in first.metrics]  # rows of a run that is not finished
+    cells = tuple(replace(one, status="open", metrics=wrong) if one is first else one for one in whole.cells)
+    assert slopes_of(replace(whole, cells=cells))[0]["raw"] == pytest.approx(0.25)
+    open_ones = tuple(
+        replace(one, status="open") if one.points["optimizer"] == SGD_M and one is not first else one
+        for one in whole.cells
+    )
+    assert [row["optimizer"] for row in slopes_of(replace(whole, cells=open_ones))] == [SVD]
+
+
 def test_costs_have_a_row_for_each_shape_and_a_dash_for_what_was_not_timed():
     table = tables.costs({"64×216": {"svd_seconds": 2.0, "horner_seconds": 0.5, "measured_ratio": 4.0}, "2×2": {}})
     assert table.rows[0][:5] == ("64×216", 2.0, 0.5, None, 4.0)
@@ -234,3 +249,33 @@ def test_certificates_are_those_of_the_last_step_mean_over_runs(tmp_path):
     )
     assert table.rows[1] == ("a", "v", "4×6", pytest.approx(0.1), 2.0, None, None, 0.3, 1.0)
     assert tables.certificates(places(cell("SGD-M"))) is None
+
+
+# -------------------------------------------------------------------------------------------------------------- optima
+
+
+def test_best_settings_and_their_shifts_are_those_of_the_analysis_and_ends_of_the_grid_are_named():
+    cells = [*swept("a", [(-1.0, 0.1), (-0.9, 2.0)], descent=0.5), *swept("b", [(-3.0, 2.1), (-3.2, 2.2)])]
+    rows = optima_of(results(cells, "lr-by-steps"))
+    best, shifts = tables.best_settings(rows), tables.optimum_shifts(rows)
+    for table in (best, shifts):
+        assert column(table, "optimizer") == ["a", "b"]
+        assert column(table, "at an end of the grid") == ["η, μ", None]  # the momentum of one seed
+    assert column(best, "learning rate η") == [row["lr"] for row in rows]
+    assert column(best, "ηρ") == [0.5 * rows[0]["lr"], rows[1]["lr"]]
+    loss = column(best, "training loss")[1]
+    assert (loss.mean, loss.std, loss.runs) == (rows[1]["train_loss"], rows[1]["train_loss_std"], 2)
+    moved = column(shifts, "log2 of 1/(1 − μ)")[0]
+    assert (moved.mean, moved.std) == (rows[0]["shift_log_memory"], rows[0]["shift_log_memory_error"])
+    assert "least mean training loss at the end" in best.caption
+    assert "Test data take no part" in best.caption
+    assert "one standard error" in shifts.caption
+
+
+def test_the_optimum_of_one_run_has_no_spread():
+    rows = optima_of(results(swept("a", [(-3.0, 2.0)], descent=None), "lr-by-steps"))
+    (row,) = tables.best_settings(rows).rows
+    assert not any(isinstance(one, MeanStd) for one in row)
+    assert row[-2:] == (None, None)
+    (row,) = tables.optimum_shifts(rows).rows
+    assert row[2:5] == (0.0, None, 0.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,17 @@ from muonlab.cli import commands, console
 Report = dict[str, Any]
 Answer = tuple[Report, Callable[[Report], str]]
 
+EXTRAS = {
+    "lab": ("safetensors", "matplotlib", "jinja2", "rich", "sklearn"),
+    "data": ("datasets", "tokenizers", "PIL", "huggingface_hub", "pyarrow"),
+}
+"""Modules that each optional part of the installation brings."""
+
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 """Parts of the messages of torch's allocators, whose errors are RuntimeErrors."""
 
 
-def answer(command: commands.ParsedCommand, **more: Any) -> Answer:
+def answer(command: commands.PrintingCommand, **more: Any) -> Answer:
     """Return the answer to a command; ``more`` are arguments in addition to its options."""
     options = dataclasses.asdict(command) | more
     for name in ("json", "debug"):
@@ -32,6 +39,8 @@ def error_message(error: Exception) -> str | None:
     """Return the message of an error that the user can do something about, in one line; None for a bug."""
     if isinstance(error, (ValueError, TypeError, OverflowError)):
         return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return missing_extra(error)
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(part in str(error) for part in OUT_OF_MEMORY)
@@ -40,6 +49,22 @@ def error_message(error: Exception) -> str | None:
     if isinstance(error, OSError):
         return f"a file or directory must be usable, got {error.filename}: {error.strerror}" if error.filename else line
     return None
+
+
+def missing_extra(error: ModuleNotFoundError) -> str | None:
+    """Return which extra brings the module that was not found; None for a module that no extra brings."""
+    module = (error.name or "").partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if module in modules:
+            return f"this command needs the extra {extra!r}, got no module {module}: pip install 'muonlab[{extra}]'"
+    return None
+
+
+def require(extra: str) -> None:
+    """Raise ModuleNotFoundError unless the modules of an extra are installed."""
+    for module in EXTRAS[extra]:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 def _rates(**options: Any) -> Answer:
@@ -62,13 +87,16 @@ def _plan(shape: str, **options: Any) -> Answer:
     return chosen.to_dict(), lambda _: str(chosen)
 
 
-def _list(what: str) -> Answer:
+def _list(what: str, files: tuple[str, ...] = ()) -> Answer:
+    if files and what != "studies":
+        raise ValueError(f"files hold studies, got {files[0]} for {what}: use muonlab list studies {files[0]}")
     module, function = LISTS[what].split(":")
-    report: Report = getattr(import_module(f"muonlab.{module}"), function)()
+    report: Report = getattr(import_module(f"muonlab.{module}"), function)(*files)
     return report, getattr(console, what)
 
 
 def _run(study: str, set: tuple[str, ...], parallel: str | None, **options: Any) -> Answer:
+    require("lab")  # before cells start, and fail one by one
     from muonlab import lab
     from muonlab.lab.distributed.ranks import started_by_torchrun
     from muonlab.lab.runner.summary import report
@@ -87,6 +115,12 @@ def _run(study: str, set: tuple[str, ...], parallel: str | None, **options: Any)
     return report(results) | _page(results.folder), console.run
 
 
+def _new(what: str, file: str) -> Answer:
+    from muonlab.lab.own.study_file import write_template
+
+    return {"what": what, "file": str(write_template(file))}, console.new
+
+
 def _page(folder: Path) -> Report:
     """Return the path of the page of a run, or why there is none: the run is kept in any case."""
     try:
@@ -98,6 +132,7 @@ def _page(folder: Path) -> Report:
 
 
 def _queue(file: str, out: str, data: str | None, jobs: int, checkpoint_seconds: float, status: bool) -> Answer:
+    require("lab")
     from muonlab import _checks
     from muonlab.lab.runner.queue import queue_progress, read_queue, run_queue
     from muonlab.report.claims.ledger import digest
@@ -115,7 +150,8 @@ def _queue(file: str, out: str, data: str | None, jobs: int, checkpoint_seconds:
     )
     progress = [dataclasses.asdict(entry) for entry in queue_progress(entries, folder, console.show_line)]
     open_, failed = (sum(entry[name] for entry in progress) for name in ("open", "failed"))
-    state = "stopped" if stopped else "unfinished" if open_ else "failed" if failed else "done"
+    left = "stopped" if stopped else "unfinished"  # a signal during the last cell leaves nothing to resume
+    state = left if open_ else "failed" if failed else "done"
     report = {"status": "shown" if status else state, "state": state, "folder": out, "jobs": jobs, "entries": progress}
     return report, console.queue
 
@@ -134,7 +170,7 @@ def _explore(out: str, open: bool) -> Answer:
 
 
 def _data(what: str, names: tuple[str, ...], data: str | None) -> Answer:
-    from muonlab.lab.data import prepare, status
+    from muonlab.lab.data.inventory import prepare, status
 
     if what == "status":
         return status(names or None, data), console.data
@@ -153,6 +189,7 @@ ANSWERS: dict[type, Callable[..., Answer]] = {
     commands.PlanCommand: _plan,
     commands.ListCommand: _list,
     commands.RunCommand: _run,
+    commands.NewCommand: _new,
     commands.QueueCommand: _queue,
     commands.ReportCommand: _report,
     commands.ExploreCommand: _explore,
@@ -164,5 +201,5 @@ LISTS = {
     "optimizers": "optim:describe",
     "studies": "lab.studies:describe",
     "models": "lab.models:describe",
-    "datasets": "lab.data:describe",
+    "datasets": "lab.data.registry:describe",
 }

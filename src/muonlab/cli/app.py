@@ -12,34 +12,70 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Union
 
 import tyro
+from tyro.conf import subcommand
 
+from muonlab import __version__
 from muonlab._cache import cache_directory
-from muonlab.cli.answers import answer, error_message
-from muonlab.cli.commands import Command, ParsedCommand, RunCommand
+from muonlab.cli.answers import ANSWERS, answer, error_message
+from muonlab.cli.commands import PrintingCommand, RunCommand
 
+Command: Any = Union[  # noqa: UP007 - built from the commands that have an answer
+    tuple(Annotated[kind, subcommand(kind.__name__.removesuffix("Command").lower())] for kind in ANSWERS)
+]
 EXIT_CODES = {"violated": 1, "not_applicable": 1, "not_met": 1, "failed": 1, "unfinished": 1, "open": 75, "stopped": 75}
 """Exit codes by the status of an answer; other statuses give 0. Errors give 2; 75 means: rerun the same command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    command: ParsedCommand = tyro.cli(
+    if list(sys.argv[1:] if argv is None else argv) == ["--version"]:
+        print(f"muonlab {__version__}")
+        return 0
+    command: PrintingCommand = tyro.cli(
         Command,
-        args=argv,
+        args=join_repeated(sys.argv[1:] if argv is None else argv, "--set"),
         prog="muonlab",
         description="Muon with Newton-Schulz: the proof as numbers for your matrices, and the paper's experiments.",
     )
     if (cache := cache_directory()) is not None:  # for matplotlib's list of fonts
         os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
-    if isinstance(command, RunCommand) and _launched_by_torchrun():
-        return _leave_group(exit_code(command, partial(_run_on_rank, command)))
+    if isinstance(command, RunCommand):
+        from muonlab.lab.distributed.ranks import started_by_torchrun
+
+        if started_by_torchrun():
+            return _leave_group(exit_code(command, partial(_run_on_rank, command)))
     return exit_code(command, partial(print_answer, command))
 
 
-def print_answer(command: ParsedCommand, **more: Any) -> int:
+def join_repeated(argv: Sequence[str], option: str) -> list[str]:
+    """Return the arguments with the values of a repeated option behind its first use: a parser keeps only the last.
+
+    Example:
+        >>> join_repeated(["run", "x", "--set", "lr=1", "--json", "--set", "steps=2"], "--set")
+        ['run', 'x', '--set', 'lr=1', 'steps=2', '--json']
+    """
+    joined: list[str] = []
+    end = None  # where the values of the option end
+    collecting = False
+    for word in argv:
+        if word.startswith("--"):
+            collecting = word == option
+            if collecting and end is not None:
+                continue
+        if collecting and end is not None:
+            joined.insert(end, word)
+            end += 1
+            continue
+        joined.append(word)
+        if collecting:
+            end = len(joined)
+    return joined
+
+
+def print_answer(command: PrintingCommand, **more: Any) -> int:
     """Print the answer to a command; return the exit code of its status."""
     report, as_text = answer(command, **more)
     text = json.dumps(report, indent=2, allow_nan=False) if command.json else as_text(report)
@@ -48,10 +84,10 @@ def print_answer(command: ParsedCommand, **more: Any) -> int:
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_CODES.get(report.get("status", ""), 0)
+    return EXIT_CODES.get(report.get("status", ""), 0) or int(bool(report.get("page_problem")))
 
 
-def exit_code(command: ParsedCommand, work: Callable[[], int]) -> int:
+def exit_code(command: PrintingCommand, work: Callable[[], int]) -> int:
     """Return the exit code of ``work``; print an error that the user can do something about in one line."""
     try:
         return work()
@@ -79,12 +115,6 @@ def exit_code(command: ParsedCommand, work: Callable[[], int]) -> int:
 # ------------------------------------------------------------------------------------------------------ under torchrun
 
 
-def _launched_by_torchrun() -> bool:
-    from muonlab.lab.distributed.ranks import started_by_torchrun
-
-    return started_by_torchrun()
-
-
 def _run_on_rank(command: RunCommand) -> int:
     """Run a study as one of torchrun's processes: rank 0 runs the study and prints, the others follow it."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost rank is reported in one line, without C++ frames
@@ -94,7 +124,9 @@ def _run_on_rank(command: RunCommand) -> int:
         with process_group(command.parallel, device=command.device) as ranks:
             if ranks.rank != 0:
                 from muonlab.lab.runner.run_study import follow
+                from muonlab.lab.studies import find
 
+                find(command.study)  # the module of a study file, which has the functions that rank 0 names
                 return follow(ranks)
             code = 2
             try:

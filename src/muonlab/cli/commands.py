@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Union, get_args
+from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg, subcommand
+from tyro.conf import Positional, arg
 
 
 @dataclass(frozen=True)
-class _PrintingCommand:
+class PrintingCommand:
+    """What all commands have in common."""
+
     json: bool = field(default=False, kw_only=True)
     """Print JSON."""
 
 
 @dataclass(frozen=True)
-class _DebugCommand(_PrintingCommand):
+class _DebugCommand(PrintingCommand):
     debug: bool = field(default=False, kw_only=True)
     """Show the traceback of an error."""
 
 
 @dataclass(frozen=True)
-class RatesCommand(_PrintingCommand):
+class RatesCommand(PrintingCommand):
     """Bounds and iteration counts of SGD-M, Muon with SVD and Muon with Newton-Schulz for given constants."""
 
     L: float = 1.0
@@ -46,10 +48,14 @@ class RatesCommand(_PrintingCommand):
     """Also count the steps until the average gradient norm is this small."""
     constants: Literal["sharp", "paper"] = "sharp"
     """Explicit constants: ours, or the paper's."""
+    lr_schedule: Literal["constant", "linear", "cosine", "warmup_cosine", "wsd"] | None = None
+    """Schedule of Muon's learning rate: the average is then weighted by the rates, and eta is the peak rate."""
+    nesterov: bool = False
+    """With a schedule: Muon orthogonalizes Nesterov's look-ahead."""
 
 
 @dataclass(frozen=True)
-class CertifyCommand(_PrintingCommand):
+class CertifyCommand(PrintingCommand):
     """Certify the matrices in a file: momenta in an optimizer's checkpoint, weights, or numpy arrays.
 
     Exit code 0 if the alignment theorem holds for the whole network, 1 if it is violated or not applicable, 2 for a
@@ -69,7 +75,7 @@ class CertifyCommand(_PrintingCommand):
 
 
 @dataclass(frozen=True)
-class PlanCommand(_PrintingCommand):
+class PlanCommand(PrintingCommand):
     """Find the cheapest polynomial, number of steps, prescale and method that reach an alignment on this machine.
 
     Exit code 0 if the target is met, 1 if it cannot be met (the best plan is shown), 2 for a wrong option.
@@ -90,34 +96,37 @@ class PlanCommand(_PrintingCommand):
 
 
 @dataclass(frozen=True)
-class ListCommand(_PrintingCommand):
-    """List registered polynomials, optimizers, studies, models or datasets."""
+class ListCommand(PrintingCommand):
+    """List registered polynomials, optimizers, studies, models or datasets, or the studies in files."""
 
     what: Annotated[
         Positional[Literal["polynomials", "optimizers", "studies", "models", "datasets"]], arg(name="what")
     ] = "polynomials"
     """What to list."""
+    files: Annotated[Positional[tuple[str, ...]], arg(metavar="FILE")] = ()
+    """With studies: list those of these files."""
 
 
 @dataclass(frozen=True)
 class RunCommand(_DebugCommand):
-    """Run a study of the paper, or resume it: finished cells are kept, an interrupted cell resumes bit-for-bit.
+    """Run a study of the paper or of your own, or resume it: finished cells are kept, an interrupted one resumes.
 
-    Exit code 0 if every cell is done, 1 if one failed, 2 for a wrong option or wrong data, 75 if SIGTERM or Ctrl-C
-    stopped it: everything is saved, rerun the same command to resume. To train each cell on several processes, use
-    torchrun --nproc-per-node N -m muonlab run STUDY ...; exit code 75 then also means that a process was lost.
+    Exit code 0 if every cell is done, 1 if one failed or there is no page, 2 for a wrong option or wrong data, 75 if
+    SIGTERM or Ctrl-C stopped it: everything is saved, rerun the same command to resume. To train each cell on several
+    processes, use torchrun --nproc-per-node N -m muonlab run STUDY ...; exit code 75 then also means that a process was
+    lost.
     """
 
     study: Annotated[Positional[str], arg(metavar="STUDY")]
-    """A name of muonlab list studies."""
-    profile: Literal["smoke", "small", "paper"] = "smoke"
-    """Smoke takes seconds, small takes minutes per cell on two CPU cores, paper is the full setting of the paper."""
+    """A name of muonlab list studies, or the path of a study file ending in .py."""
+    profile: str | None = None
+    """Smoke (the default) takes seconds, small takes minutes per cell on two CPU cores, paper is the full setting."""
     seeds: int | None = None
     """Number of runs of each cell; the default is that of the profile."""
     data: str | None = None
     """Directory with a folder for each dataset in the hub's layout; the default is MUONLAB_DATA, else the hub."""
     out: str | None = None
-    """Run directory; the default is runs/STUDY-PROFILE."""
+    """Run directory; the default is runs/STUDY-PROFILE, or runs/STUDY for a study with one profile."""
     device: str = "cpu"
     """cpu, cuda, cuda:N or mps."""
     threads: int | None = None
@@ -137,13 +146,23 @@ class RunCommand(_DebugCommand):
 
 
 @dataclass(frozen=True)
+class NewCommand(PrintingCommand):
+    """Write a study of your own that runs as it is, to be edited."""
+
+    what: Annotated[Positional[Literal["study"]], arg(name="what")]
+    """What to write."""
+    file: Annotated[Positional[str], arg(metavar="FILE")]
+    """The file to write, ending in .py; an existing one is not overwritten."""
+
+
+@dataclass(frozen=True)
 class QueueCommand(_DebugCommand):
     """Run a list of studies, a few cells at a time with one thread each; rerun the same command to resume.
 
-    The list is a TOML file with a table [[run]] for each entry: study, profile, seeds, cell_minutes (an estimate), and
-    optionally name and settings. Cells are run in the order of the entries, and weights are not kept. SIGTERM and
-    Ctrl-C save the running cells. Exit code 0 if every cell is done, 1 if one failed or could not be run, 2 for an
-    error, 75 if it was stopped.
+    The list is a TOML file with a table [[run]] for each entry: study (a name, or the path of a study file from the
+    folder of the list), profile, seeds, cell_minutes (an estimate), and optionally name and settings. Cells are run in
+    the order of the entries, and weights are not kept. SIGTERM and Ctrl-C save the running cells. Exit code 0 if every
+    cell is done, 1 if one failed or could not be run, 2 for an error, 75 if it was stopped.
     """
 
     file: Annotated[Positional[str], arg(metavar="FILE")]
@@ -177,7 +196,7 @@ class ReportCommand(_DebugCommand):
 
 
 @dataclass(frozen=True)
-class ExploreCommand(_PrintingCommand):
+class ExploreCommand(PrintingCommand):
     """Write an interactive page of the theory: polynomial, steps, residual, spectrum, rank and cost, with sliders."""
 
     out: str = "explore.html"
@@ -199,24 +218,5 @@ class DataCommand(_DebugCommand):
 
 
 @dataclass(frozen=True)
-class DoctorCommand(_PrintingCommand):
+class DoctorCommand(PrintingCommand):
     """Show versions, cores, dtypes that are multiplied in hardware, and measured throughputs."""
-
-
-ParsedCommand = (
-    RatesCommand
-    | CertifyCommand
-    | PlanCommand
-    | ListCommand
-    | RunCommand
-    | QueueCommand
-    | ReportCommand
-    | ExploreCommand
-    | DataCommand
-    | DoctorCommand
-)
-Command: Any = Union[  # noqa: UP007 - built from the classes above
-    tuple(
-        Annotated[kind, subcommand(kind.__name__.removesuffix("Command").lower())] for kind in get_args(ParsedCommand)
-    )
-]

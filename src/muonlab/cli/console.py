@@ -86,8 +86,12 @@ def rates(report: dict[str, Any]) -> str:
     header = ["method", "bound", "largest term", "eta", "1 - beta", *(["steps to target"] if counted else []), "basis"]
     reasons = [f"{m['method']}: no bound. {m['reason']}." for m in report["methods"] if m["bound"] is None]
     title = f"Average nuclear norm of the gradient after T steps, at most ({report['constants']} constants)"
-    target = [f"Steps to target {report['target']:g}: smallest T at the best eta and beta."] if counted else []
-    return "\n".join([title, problem, "", table(header, rows), *([""] if reasons or target else []), *reasons, *target])
+    notes = [f"Steps to target {report['target']:g}: smallest T at the best eta and beta."] if counted else []
+    if report["lr_schedule"]:
+        ahead = ", with Nesterov's look-ahead" if report["nesterov"] else ""
+        rate = "constant rate" if report["lr_schedule"] == "constant" else f"{report['lr_schedule']} schedule"
+        notes.append(f"Muon: Corollary A1, {rate}{ahead}; the average is weighted by the rates, and eta is the peak.")
+    return "\n".join([title, problem, "", table(header, rows), *([""] if reasons or notes else []), *reasons, *notes])
 
 
 def polynomials(report: dict[str, Any]) -> str:
@@ -118,13 +122,16 @@ def optimizers(report: dict[str, Any]) -> str:
 
 def studies(report: dict[str, Any]) -> str:
     """Format the studies with their claims."""
+    profiles = list(dict.fromkeys(profile for s in report["studies"] for profile in s["cells"]))
     rows = [
-        [s["number"], s["name"], s["title"], ", ".join(s["items"]), *s["cells"].values()] for s in report["studies"]
+        [s["number"], s["name"], s["title"], ", ".join(s["items"]), *(s["cells"].get(name, "-") for name in profiles)]
+        for s in report["studies"]
     ]
-    profiles = list(report["studies"][0]["cells"])
     header = ["no.", "name", "title", "of the paper", *(f"cells, {profile}" for profile in profiles)]
-    claims = [f"{s['name']}: {' '.join(s['claims'])}" for s in report["studies"]]
-    return "\n".join([table(header, rows), "", *claims, "", "Run one: muonlab run NAME --profile smoke"])
+    claims = [f"{s['name']}: {' '.join(s['claims'])}" for s in report["studies"] if s["claims"]]
+    name, profile = ("NAME", "smoke") if claims else ("FILE", profiles[0])
+    end = f"Run one: muonlab run {name} --profile {profile}"
+    return "\n".join([table(header, rows), "", *claims, *([""] if claims else []), end])
 
 
 def models(report: dict[str, Any]) -> str:
@@ -183,6 +190,11 @@ def run(report: dict[str, Any]) -> str:
     tables = [table(columns, [[*row.values()] for row in analysis]), ""] if analysis else []
     page = f"Page: {report['page']}" if report["page"] else f"The page could not be written: {report['page_problem']}"
     return "\n".join([table(header, rows), "", *tables, *notes, ends[report["status"]], page])
+
+
+def new(report: dict[str, Any]) -> str:
+    """Format the name of a new study file, and how it is run."""
+    return f"Written: {report['file']}\nRun it: muonlab run {report['file']}"
 
 
 def queue(report: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muonlab import _checks
 from muonlab.lab.cell_context import CellContext, Stopped
@@ -71,6 +71,7 @@ def measure(spec: CostSpec, context: CellContext) -> dict[str, float | int | str
     """
     import torch
 
+    from muonlab.diagnostics import plan
     from muonlab.lab.training.clock import Clock
     from muonlab.orthogonalize.hardware import gemm_throughput, svd_throughput
 
@@ -87,8 +88,8 @@ def measure(spec: CostSpec, context: CellContext) -> dict[str, float | int | str
         context.write(
             {**about, "method": name, **_median_and_range(wall[name]), **_on_cpu(_median_and_range(cpu[name]))}
         )
-    for option in _frontier(spec):
-        context.write({"event": "frontier", "m": spec.m, "n": spec.n, **option})
+    for option in plan((spec.m, spec.n), device=spec.device).frontier:
+        context.write({"event": "frontier", "m": spec.m, "n": spec.n, **asdict(option)})
     cpu_rates = [rate.flops_per_second * rate.seconds / rate.cpu_seconds for rate in (gemm, svd)]
     return {
         **clock.reading(),
@@ -130,13 +131,6 @@ def _compared(spec: CostSpec, times: Mapping[str, list[float]], gemm: float, svd
         "measured_over_predicted": median["svd"] / median["horner"] / predicted,
         "ratio_to_ours": median["svd"] / median["ours"],
     }
-
-
-def _frontier(spec: CostSpec) -> list[dict[str, Any]]:
-    """Return the planner's methods for the shape, from the cheapest to the most accurate."""
-    from muonlab.diagnostics import plan
-
-    return [asdict(row) for row in plan((spec.m, spec.n), device=spec.device).frontier]
 
 
 def _methods(spec: CostSpec) -> Mapping[str, Callable[[], Tensor]]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-
-from muonlab import _checks
 
 
 @dataclass(frozen=True)
@@ -170,17 +167,3 @@ DOUBTS: tuple[Doubt, ...] = (
         "124,439,808, and no way of counting that was tried gives 124.2M.",
     ),
 )
-
-
-def smoothing_floor(classes: int, smoothing: float) -> float:
-    """Return the least possible cross-entropy with smoothed labels: the entropy of a label.
-
-    Example:
-        >>> round(smoothing_floor(10, 0.1), 4)
-        0.5003
-    """
-    classes = _checks.integer("classes", classes, at_least=2)
-    smoothing = _checks.real("smoothing", smoothing, low=0.0, high=1.0)
-    rest = smoothing / classes
-    parts = [1 - smoothing + rest, *[rest] * (classes - 1)]
-    return -math.fsum(part * math.log(part) for part in parts if part)

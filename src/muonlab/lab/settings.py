@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from muonlab import _checks
+from muonlab.lab.own.part import OwnPart
 
 MOST_THREADS = 1_024
 
@@ -40,20 +42,36 @@ class Settings:
             raise ValueError(f"device must be cpu, cuda, cuda:N or mps, got {self.device!r}: pick one of these")
 
     def changed(self, settings: Mapping[str, Any]) -> Self:
-        """Return a copy with other values; raise ValueError for a name that is not a field."""
+        """Return a copy with other values; raise ValueError for a name that is not a field.
+
+        ``FIELD.OPTION`` is an option of a model, dataset or optimizer that is a plain object.
+        """
         known = field_types(type(self))
-        for name in settings:
+        whole = {name: value for name, value in settings.items() if "." not in name}
+        options: dict[str, dict[str, Any]] = {}
+        for name in settings.keys() - whole.keys():
+            field, _, option = name.partition(".")
+            options.setdefault(field, {})[option] = settings[name]
+        for name in (*whole, *options):
             if name not in known:
                 near = difflib.get_close_matches(name, known) or sorted(known)
                 raise ValueError(
                     f"a setting must be a field of {type(self).__name__}, got {name!r}: "
                     f"{'did you mean ' if len(near) < len(known) else 'they are '}{', '.join(near)}"
                 )
-        return dataclasses.replace(self, **settings)
+        copy = dataclasses.replace(self, **whole) if whole or not options else self
+        parts = {name: _own_part(name, getattr(copy, name)) for name in options}
+        changed: dict[str, Any] = {name: part.changed(options[name]) for name, part in parts.items()}
+        return dataclasses.replace(copy, **changed) if changed else copy
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return dataclasses.asdict(self)
+        """Return the fields as plain values; what is a plain object by its identity."""
+        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    def own_parts(self) -> list[OwnPart]:
+        """Return the fields that are plain objects."""
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return [value for value in values if isinstance(value, OwnPart)]
 
     def non_defaults(self) -> dict[str, Any]:
         """Return the fields whose values are not their defaults.
@@ -62,8 +80,22 @@ class Settings:
             >>> Settings(seed=3).non_defaults()
             {'seed': 3}
         """
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        defaults = {field.name: plain(field.default) for field in dataclasses.fields(self)}
         return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a field as a JSON value."""
+    return value.identity if isinstance(value, OwnPart) else value
+
+
+def _own_part(name: str, value: Any) -> OwnPart:
+    if not isinstance(value, OwnPart):
+        raise ValueError(
+            f"options belong to a model, a dataset or an optimizer that is a plain object, got {name} = {value!r}: "
+            f"write {name}={name}({value!r}, …) in the study"
+        )
+    return value
 
 
 def field_types(kind: type[Settings]) -> dict[str, Any]:
@@ -93,10 +125,22 @@ def parse_settings(kind: type[Settings], arguments: Iterable[str]) -> dict[str, 
             raise ValueError(f"a setting must be key=value, got {argument!r}: write for example lr=0.1")
         if name in settings:
             raise ValueError(f"a setting must be given once, got {name!r} twice: keep one of them")
+        if name.partition(".")[0] in known and "." in name:
+            settings[name] = _literal(text)
+            continue
         if name not in known:
             kind().changed({name: None})  # raises with similar names
         settings[name] = _checked(name, _parse(text, known[name]), known[name])
     return settings
+
+
+def _literal(text: str) -> Any:
+    """Return the value of a text such as ``3``, ``(0.9, 0.95)``, ``none`` or ``gelu``."""
+    words = {"none": None, "true": True, "false": False}
+    try:
+        return words[text] if text in words else ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
@@ -124,21 +168,26 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     options = _options(kind)
     if value is None and NoneType in options:
         return None
+    if isinstance(value, OwnPart) and type(value) in options:
+        return value
     for option in options:
         if get_origin(option) is Literal:
             return _checks.one_of(name, value, get_args(option))
-        if option is bool and isinstance(value, bool):
+        if (option is bool and isinstance(value, bool)) or (option is str and isinstance(value, str)):
             return value
         if option is int and not isinstance(value, (bool, str)) and isinstance(value, int):
             return value
         if option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
-        if option is str and isinstance(value, str):
-            return value
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "none"}
     examples = {bool: "True (true on the command line)", int: "3", float: "0.1", str: "a word"}
-    expected = " or ".join(names.get(option, str(option)) for option in options)
-    example = next(examples[option] for option in options if option in examples)
+    expected = " or ".join(names.get(option, _type_name(option)) for option in options)
+    example = next((examples[option] for option in options if option in examples), "a function")
     raise TypeError(
         f"{name} must be {expected}, got {value!r} of type {type(value).__name__}: pass for example {example}"
     )
+
+
+def _type_name(option: Any) -> str:
+    own = isinstance(option, type) and issubclass(option, OwnPart)
+    return f"a {option.__name__.removeprefix('Own').lower()} of your own" if own else str(option)

@@ -89,12 +89,15 @@ def rank_slopes(ranks: Sequence[int], norms: Sequence[float]) -> RankSlopes:
 def slopes_of(results: Results) -> list[dict[str, float | str | None]]:
     """Return the slopes of each optimizer in the study ``rank``, their standard errors, and the slopes of the paper.
 
-    ``‖∇f‖_*`` of a run is the mean over its epochs of their means. Every run (a rank and a seed) is one point.
+    ``‖∇f‖_*`` of a run is the mean over its epochs of their means. Every finished run (a rank and a seed) is one point;
+    an optimizer with one rank has no slope.
     """
     printed = {row.optimizer: row for row in paper.SLOPES}
-    norms = norms_by_rank(results.cells)
+    norms = norms_by_rank(cell for cell in results.cells if cell.status == "done")
     rows: list[dict[str, float | str | None]] = []
     for optimizer, by_rank in norms.items():
+        if len(by_rank) < 2:
+            continue
         runs = [(rank, norm) for rank, values in by_rank.items() for norm in values]
         slopes = rank_slopes([rank for rank, _ in runs], [norm for _, norm in runs])
         known = printed.get(optimizer)

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from muonlab import _checks
+from muonlab.lab.own.datasets import OwnDataset, own_dataset
+from muonlab.lab.own.models import OwnModel, model
+from muonlab.lab.own.optimizers import OwnOptimizer, optimizer
+from muonlab.lab.own.part import OwnLoss, loss
 from muonlab.lab.settings import Settings
 
 MOST_KAPPA = 64
+if TYPE_CHECKING:  # callables are given, too, and are wrapped when a spec is made
+    ModelField = Any
+    DatasetField = Any
+    OptimizerField = Any
+    LossField = Any
+else:
+    ModelField = str | OwnModel
+    DatasetField = str | OwnDataset
+    OptimizerField = Literal["sgdm", "muon", "svd"] | OwnOptimizer
+    LossField = Literal["mean", "sum"] | OwnLoss
 Augmentation = Literal["none", "flip", "flip+translate"]
 
 
@@ -17,10 +31,11 @@ class Spec(Settings):
     """The spec of one training run. Fields that the paper does not specify say what was chosen, and why.
 
     Args:
-        model: a name of ``muonlab list models``.
-        dataset: a name of ``muonlab list datasets``.
+        model: a name of ``muonlab list models``; or a class or function, or :func:`muonlab.lab.model` of one.
+        dataset: a name of ``muonlab list datasets``; or :func:`muonlab.lab.dataset`, or a function of data.
         optimizer: of the hidden matrices and filters: ``"sgdm"`` (Algorithm 3), ``"muon"`` (Algorithm 1 as the
-            experiments run it: ``M/‖M‖_F``, weights renormalised to √out) or ``"svd"`` (Algorithm 2, likewise).
+            experiments run it: ``M/‖M‖_F``, weights renormalised to √out) or ``"svd"`` (Algorithm 2, likewise). Or any
+            other optimizer: :func:`muonlab.lab.optimizer`, or what it takes.
         q: Newton-Schulz steps; 0 only normalizes.
         kappa: degree of the Taylor polynomial.
         polynomial: ``"taylor"``, or a preset of ``muonlab list polynomials`` (the paper's ad-hoc one is ``jordan``).
@@ -35,16 +50,19 @@ class Spec(Settings):
             CifarNet (it does not say for other models); ``"all"`` trains every matrix except embeddings.
         smoothing: of labels.
         clip: largest norm of all gradients together; None does not clip.
-        loss: ``"mean"`` or ``"sum"`` over a batch. The paper does not say; after clipping to 1 the two differ little.
-            Reported losses are means.
+        loss: cross-entropy, ``"mean"`` or ``"sum"`` over a batch. The paper does not say; after clipping to 1 the two
+            differ little. Reported losses are means. Or a function of outputs and targets that returns the mean.
         augmentation: of training images. The paper describes none, so none is the default.
         batch_size: examples per update. The paper's "8" on 8 GPUs is read as 8 in total; it may mean 64.
         micro_batch: largest number of examples in one forward and backward pass; gradients are accumulated.
         epochs: passes over the training data (an incomplete last batch is dropped), or None with ``steps``.
         steps: updates, or None with ``epochs``.
-        warmup: fraction of the updates in which the learning rates rise linearly; then they decay to 0 by a cosine.
+        warmup: fraction of the updates in which the learning rates rise linearly; then they follow ``schedule``.
+        schedule: ``"cosine"`` or ``"linear"`` to 0, or ``"constant"``.
         evaluate_every: updates between evaluations; None is an epoch.
         train: training examples (tokens of text) to use; None is all of them.
+        validation: training examples (tokens of text) that are not trained with but evaluated, so that settings can be
+            chosen without the test data; None sets none aside.
         test: held-out examples (tokens of text) to use; None is all of them.
         block: tokens in a sequence of text; None for images.
         first_width: output channels of CifarNet's first convolution in its first group; None is the model's default.
@@ -54,9 +72,9 @@ class Spec(Settings):
         watch: name of a parameter whose gradient's nuclear norm is measured at every update; None watches none.
     """
 
-    model: str = "mlp-small"
-    dataset: str = "digits"
-    optimizer: Literal["sgdm", "muon", "svd"] = "muon"
+    model: ModelField = "mlp-small"
+    dataset: DatasetField = "digits"
+    optimizer: OptimizerField = "muon"
     q: int = 3
     kappa: int = 2
     polynomial: str = "taylor"
@@ -69,15 +87,17 @@ class Spec(Settings):
     main_on: Literal["hidden", "all"] = "hidden"
     smoothing: float = 0.0
     clip: float | None = 1.0
-    loss: Literal["mean", "sum"] = "mean"
+    loss: LossField = "mean"
     augmentation: Augmentation = "none"
     batch_size: int = 128
     micro_batch: int | None = None
     epochs: int | None = None
     steps: int | None = None
     warmup: float = 0.05
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
     evaluate_every: int | None = None
     train: int | None = None
+    validation: int | None = None
     test: int | None = None
     block: int | None = None
     first_width: int | None = None
@@ -87,6 +107,7 @@ class Spec(Settings):
     watch: str | None = None
 
     def __post_init__(self) -> None:
+        self._wrap_plain_objects()
         super().__post_init__()
         for name in ("lr", "aux_lr", "head_lr", "clip", "logit_scale"):
             if getattr(self, name) is not None:
@@ -97,14 +118,38 @@ class Spec(Settings):
         _checks.non_negative("weight_decay", self.weight_decay)
         for name in ("q", "record_every"):
             _checks.integer(name, getattr(self, name), at_least=0)
-        counts = ("epochs", "steps", "micro_batch", "evaluate_every", "train", "test", "block", "first_width")
+        counts = (
+            "epochs",
+            "steps",
+            "micro_batch",
+            "evaluate_every",
+            "train",
+            "validation",
+            "test",
+            "block",
+            "first_width",
+        )
         for name in ("kappa", "batch_size", *counts):
             if getattr(self, name) is not None:
                 _checks.integer(name, getattr(self, name), at_least=1)
         if self.kappa > MOST_KAPPA:  # exact ranges of polynomials of degrees in the hundreds take minutes
             raise ValueError(f"kappa must be at most {MOST_KAPPA}, got {self.kappa}: the paper goes to 5")
 
+    def _wrap_plain_objects(self) -> None:
+        """Replace classes and functions by parts of a spec, and names of other optimizers than the paper's."""
+        for name, wrap in (("model", model), ("dataset", own_dataset), ("optimizer", optimizer), ("loss", loss)):
+            if callable(getattr(self, name)):
+                object.__setattr__(self, name, wrap(getattr(self, name)))
+        if isinstance(self.optimizer, str) and self.optimizer not in ("sgdm", "muon", "svd"):
+            object.__setattr__(self, "optimizer", optimizer(self.optimizer))
+        if isinstance(self.optimizer, OwnOptimizer) and "lr" in self.optimizer.options:
+            given = self.optimizer.options["lr"]
+            raise ValueError(f"the learning rate is a field of the spec, got an option lr={given!r}: write Spec(lr=…)")
+
     @property
     def recorded(self) -> bool:
-        """Whether certificates are recorded: for Newton-Schulz and exact polar steps, not for SGD-M."""
-        return self.record_every > 0 and self.optimizer != "sgdm"
+        """Whether certificates are recorded: for Newton-Schulz and exact polar steps, not for other optimizers."""
+        orthogonalizes = (
+            self.optimizer.is_muon if isinstance(self.optimizer, OwnOptimizer) else self.optimizer != "sgdm"
+        )
+        return self.record_every > 0 and orthogonalizes

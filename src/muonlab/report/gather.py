@@ -12,6 +12,7 @@ from muonlab.lab.runner.results import (
     CellResult,
     Results,
     cell_names,
+    earlier_names,
     read_cell,
     repeated_cells,
     sessions_of,
@@ -89,6 +90,7 @@ def _listed_cells(folder: Path, problems: list[ReadProblem]) -> tuple[int, list[
     present = {path.name for path in (folder / "cells").glob("*") if path.is_dir()}
     try:
         names = cell_names(folder)
+        present -= set(earlier_names(folder))
     except (ValueError, OSError) as error:
         problems.append(ReadProblem("cells.json", f"{error_text(error, folder)} (no cell is shown)"))
         return len(present), []

@@ -20,7 +20,7 @@ from muonlab.lab.files import disk
 from muonlab.lab.study import PROFILES
 from muonlab.report.claims.ledger import digest
 from muonlab.report.gather import GatheredRun, error_text, find_runs, gather_run
-from muonlab.report.values import VERDICTS, Finding, Index, IndexEntry, Page, ReadProblem
+from muonlab.report.values import VERDICTS, Finding, Page, ReadProblem
 
 PAGE = "report.html"
 PARTS = "report"
@@ -157,26 +157,25 @@ def _publish_index(root: Path, folders: Iterable[Path], smoothing: int) -> dict[
     from muonlab.report.page.html import index_html
 
     _check_replaceable(root / INDEX, root / CLAIMS_FILE)
-    entries: list[IndexEntry] = []
+    pages: dict[str, Page] = {}
     runs: list[GatheredRun] = []
     problems: list[ReadProblem] = []
     for folder in folders:
         where = folder.relative_to(root).as_posix()
         try:
-            page, run = _write_page(folder, smoothing)
+            pages[f"{where}/{PAGE}"], run = _write_page(folder, smoothing)
         except (ValueError, OSError) as error:
             problems.append(ReadProblem(where, error_text(error, folder)))
             continue
-        entries.append(IndexEntry(f"{where}/{PAGE}", page))
         runs.append(run)
         problems += [ReadProblem(f"{where}/{problem.where}", problem.what) for problem in run.problems]
-    if not entries:
+    if not pages:
         raise ValueError(f"no run in {root} could be read, got {problems[0].what} ({problems[0].where}): run a study")
     findings = judge_runs(sorted(runs, key=_priority, reverse=True), whole_ledger=True)
-    claims = json.dumps(_claims_json(entries, findings), indent=2, ensure_ascii=False)
-    disk.write(root / INDEX, _encode(index_html(Index("Studies", tuple(entries), findings, tuple(problems)))))
+    claims = json.dumps(_claims_json(pages.values(), findings), indent=2, ensure_ascii=False)
+    disk.write(root / INDEX, _encode(index_html(pages, findings, problems)))
     disk.write(root / CLAIMS_FILE, _encode(f"{claims}\n"))
-    return _summary(root / INDEX, findings, problems) | {"pages": [str(root / entry.path) for entry in entries]}
+    return _summary(root / INDEX, findings, problems) | {"pages": [str(root / path) for path in pages]}
 
 
 def _check_replaceable(*paths: Path) -> None:
@@ -186,16 +185,16 @@ def _check_replaceable(*paths: Path) -> None:
             raise ValueError(f"only files that muonlab wrote are overwritten, got {path}: move it elsewhere")
 
 
-def _claims_json(entries: Iterable[IndexEntry], findings: Iterable[Finding]) -> dict[str, Any]:
+def _claims_json(pages: Iterable[Page], findings: Iterable[Finding]) -> dict[str, Any]:
     """Return all claims and the runs that they were judged by, for JSON."""
     return {
         "muonlab": __version__,
         "rules": digest(),
         "studies": [
-            {"study": entry.page.study, "profile": entry.page.profile, "status": entry.page.status}
-            | {"cells": entry.page.cells, "done": entry.page.done}
-            | {"labels": entry.page.labels, "facts": {fact.name: fact.value for fact in entry.page.facts}}
-            for entry in entries
+            {"study": page.study, "profile": page.profile, "status": page.status}
+            | {"cells": page.cells, "done": page.done}
+            | {"labels": page.labels, "facts": {fact.name: fact.value for fact in page.facts}}
+            for page in pages
         ],
         "claims": [asdict(finding) for finding in findings],
     }

@@ -1,4 +1,4 @@
-"""Tables of a study: final losses, losses over time next to the paper's, speed, slopes, costs, bounds, certificates."""
+"""Tables of a study: losses, losses over time next to the paper's, speed, slopes, optima, costs, certificates."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ BOUNDS = {
     "sgdm_paper": "paper, SGD-M",
     "sgdm_sharp": "sharp, SGD-M",
     "sgdm_L_F": "sharp, SGD-M by L_F",
+    "trajectory": "Theorems A to C",
 }
 """Printed names of the bounds that do not depend on numbers measured in the run."""
 _FINAL = (("train_loss", "training loss"), ("test_loss", "test loss"), ("test_accuracy", "test accuracy"))
@@ -43,6 +44,25 @@ def final_losses(places: CellsByLabel) -> Table:
     header = (_axes(places), "runs", *(name for _, name in names), "epochs", "updates")
     caption = "Last evaluation of each run; mean ± one standard deviation (n − 1) where there are several runs."
     return Table("final-losses", "Final losses", caption, header, tuple(rows))
+
+
+def final_numbers(places: CellsByLabel) -> Table:
+    """Return the numbers that the function of each cell returned, mean and standard deviation over runs."""
+    names = list(dict.fromkeys(name for cells in places.values() for cell in cells for name in cell.summary))
+    found: dict[tuple[str, str], list[float]] = {}
+    for label, cells in places.items():
+        for name in names:
+            values = [cell.summary.get(name) for cell in cells]
+            if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+                found[label, name] = [float(value) for value in values if value is not None]
+    kept = [name for name in names if any((label, name) in found for label in places)]
+    rows = tuple(
+        (label, len(cells), *(_mean_std(found.get((label, name), [])) for name in kept))
+        for label, cells in places.items()
+        if kept
+    )
+    caption = "What each cell returned; mean ± one standard deviation (n − 1) where there are several runs."
+    return Table("final-numbers", "Final numbers", caption, (_axes(places), "runs", *kept), rows)
 
 
 def losses_over_time(places: CellsByLabel, study: str, clock: ClockName = "wall") -> Table | None:
@@ -144,6 +164,64 @@ def slopes(rows: Sequence[ResultRow]) -> Table:
     return Table("slopes", "Log–log slopes", caption, header, tuple(tuple(row[n] for n in names) for row in rows), 3)
 
 
+def best_settings(rows: Sequence[ResultRow]) -> Table:
+    """Return the learning rate and momentum of least training loss of each optimizer, and the step that they give."""
+    names = {
+        "network": "network",
+        "optimizer": "optimizer",
+        "lr": "learning rate η",
+        "momentum": "momentum μ",
+        "at_an_end": "at an end of the grid",
+        "train_loss": "training loss",
+        "test_accuracy": "test accuracy",
+        "rho": "ρ",
+        "lr_rho": "ηρ",
+    }
+    caption = (
+        "The setting of the grid with the least mean training loss at the end (over the updates since the evaluation "
+        "before the last), ± one standard deviation over seeds. Test data take no part in the choice. ρ = ⟨M, O⟩/‖M‖_* "
+        "is the mean over the recorded steps. If the best of any seed is at an end of the grid, the true best may lie "
+        "outside."
+    )
+    rows = [{**row, "at_an_end": _at_an_end(row)} for row in rows]
+    return Table("best-settings", "Best settings", caption, tuple(names.values()), _cells(rows, names))
+
+
+def optimum_shifts(rows: Sequence[ResultRow]) -> Table:
+    """Return how far the optima lie from those of the last optimizer."""
+    names = {
+        "network": "network",
+        "optimizer": "optimizer",
+        "shift_log_lr": "log2 of η",
+        "shift_log_descent": "log2 of ηρ",
+        "shift_log_memory": "log2 of 1/(1 − μ)",
+        "at_an_end": "at an end of the grid",
+    }
+    caption = (
+        "Distance from the optimum of the last optimizer on the same network, mean ± one standard error over seeds: 1 "
+        "is a factor of 2. An optimum is the lowest point of a parabola through the best point of the grid and its "
+        "neighbours, for each seed; at an end of the grid it is that end."
+    )
+    rows = [{**row, "at_an_end": _at_an_end(row)} for row in rows]
+    return Table("optimum-shifts", "Shifts of the optimum", caption, tuple(names.values()), _cells(rows, names))
+
+
+def _cells(rows: Sequence[ResultRow], names: Mapping[str, str]) -> tuple[tuple[TableCell, ...], ...]:
+    return tuple(tuple(_with_spread(row, name) for name in names) for row in rows)
+
+
+def _at_an_end(row: ResultRow) -> str | None:
+    """Return which of the best settings of any seed are at an end of the grid."""
+    ends = [name for name, key in (("η", "lr_inside"), ("μ", "momentum_inside")) if not row[key]]
+    return ", ".join(ends) or None
+
+
+def _with_spread(row: ResultRow, name: str) -> TableCell:
+    """Return a number with its standard deviation or error if the row has one and there are several runs."""
+    value, spread = row[name], row.get(f"{name}_std", row.get(f"{name}_error"))
+    return value if spread is None or row["runs"] < 2 else MeanStd(float(value), float(spread), int(row["runs"]))
+
+
 def costs(summaries: Mapping[str, ResultRow], clock: ClockName = "wall") -> Table:
     """Return the time of every method by shape, and the ratio that Lemma 11 predicts.
 
@@ -185,8 +263,63 @@ def bounds(cells: Sequence[CellResult]) -> Table:
         (cell.points.get("problem", cell.label), cell.points.get("method", ""), *(summary.get(name) for name in names))
         for cell, summary in zip(cells, summaries, strict=True)
     )
-    caption = "Optimizers on problems with known L, D and σ, with the step size and momentum of the theorem."
+    caption = (
+        "Optimizers on problems with known L, D and σ, with the step size and momentum of the theorem. The bound of "
+        "Theorems A to C is divided by the mean that it bounds, in which steps are weighted by their learning rates."
+    )
     return Table("bounds", "Bounds and measured averages", caption, ("problem", "method", *names.values()), rows, 3)
+
+
+def averages(cells: Sequence[CellResult]) -> Table:
+    """Return the mean of ``‖∇f‖_*`` with a row for each problem and a column for each method, and whose is least.
+
+    Runs with weight decay are left out: there SGD-M and Muon approach different points, and neither is stationary.
+    """
+    measured: dict[str, dict[str, list[Any]]] = {}
+    for cell in cells:
+        if cell.spec.get("weight_decay"):
+            continue
+        of_problem = measured.setdefault(str(cell.points.get("problem", cell.label)), {})
+        of_problem.setdefault(str(cell.points.get("method", "")), []).append(cell.summary.get("measured"))
+    methods = list(dict.fromkeys(method for of_problem in measured.values() for method in of_problem))
+    rows: list[tuple[TableCell, ...]] = []
+    winners: list[str] = []
+    for problem, of_problem in measured.items():
+        means = {method: _mean(of_problem.get(method, [])) for method in methods}
+        finite = {method: mean for method, mean in means.items() if mean is not None}
+        winners.append(min(finite, key=finite.__getitem__, default=""))
+        rows.append((problem, winners[-1], *means.values()))
+    sgdm = sum(winner.startswith("sgdm") for winner in winners)
+    muon = len(winners) - sgdm - winners.count("")
+    caption = (
+        f"Mean of ‖∇f‖_* over all steps and runs, every step counted once. SGD-M has the least mean in {sgdm} of "
+        f"{len(rows)} rows, Muon in {muon}."
+    )
+    return Table(
+        "averages", "Which optimizer has the least average", caption, ("problem", "least", *methods), tuple(rows), 3
+    )
+
+
+def gaps(cells: Sequence[CellResult]) -> Table:
+    """Return the mean Frank-Wolfe gap of the runs with weight decay, next to its bound (docs/theory/theorem-b.md)."""
+    rows = tuple(
+        (
+            cell.points.get("problem", cell.label),
+            cell.points.get("method", ""),
+            cell.summary.get("measured"),
+            row.get("measured"),
+            row.get("bound"),
+        )
+        for cell in cells
+        for row in cell.metrics
+        if row["event"] == "inequality" and row["name"] == "trajectory_gap"
+    )
+    caption = (
+        "With weight decay λ the weights stay in a ball of radius about 1/λ. If the minimum is outside of it, the "
+        "gradient does not vanish, and ρ‖∇f‖_* + λ⟨∇f, W⟩ measures the distance from the stationary points on the ball."
+    )
+    header = ("problem", "method", "mean of ‖∇f‖_*", "mean of ρ‖∇f‖_* + λ⟨∇f, W⟩", "bound of Theorem B")
+    return Table("gaps", "Weight decay: the Frank–Wolfe gap", caption, header, rows, 3)
 
 
 def certificates(places: CellsByLabel) -> Table | None:

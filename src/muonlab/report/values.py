@@ -249,21 +249,3 @@ class Page:
     problems: tuple[ReadProblem, ...]
     cells: int = 0
     done: int = 0
-
-
-@dataclass(frozen=True)
-class IndexEntry:
-    """A study in the index: the path of its page relative to the index, and the page."""
-
-    path: str
-    page: Page
-
-
-@dataclass(frozen=True)
-class Index:
-    """The index of several studies, with the verdicts on all claims of the ledger."""
-
-    title: str
-    entries: tuple[IndexEntry, ...]
-    findings: tuple[Finding, ...]
-    problems: tuple[ReadProblem, ...]

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from muonlab.lab.data import AUGMENTATIONS, augment, order
-from muonlab.lab.data.batches import Images, Tokens
+from muonlab.lab.data.batches import Images, Tokens, augment, order
+from muonlab.lab.data.registry import AUGMENTATIONS
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from muonlab.lab.data import cache, identify, load
+from muonlab.lab.data import cache
+from muonlab.lab.data.loading import identify, load
 from tests.lab.data.folders import image_folder, kept
 
 

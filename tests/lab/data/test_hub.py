@@ -3,7 +3,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from muonlab.lab.data import identify, load
+from muonlab.lab.data.loading import identify, load
 from tests.lab.data.folders import image_folder, kept, text_folder
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from muonlab.lab.data import datasets, identify, load
 from muonlab.lab.data.images import balanced_order
-from muonlab.lab.data.registry import dataset
+from muonlab.lab.data.loading import identify, load
+from muonlab.lab.data.registry import dataset, datasets
 from tests.lab.data.folders import encoded, image_folder, kept, write_split
 
 IMAGES = sorted(name for name, entry in datasets().items() if entry.kind == "images" and entry.hub is not None)

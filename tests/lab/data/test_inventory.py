@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from muonlab.lab.data import datasets, prepare, status
+from muonlab.lab.data.inventory import prepare, status
 from muonlab.lab.data.loading import DataLocation
+from muonlab.lab.data.registry import datasets
 from tests.lab.data.folders import image_folder, kept, text_folder
 
 KEYS = {"name", "title", "source", "where", "label", "train", "test", "cached", "hash", "problem"}

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from muonlab.lab.data import identify, load
 from muonlab.lab.data.images import balanced_order
+from muonlab.lab.data.loading import identify, load
 from muonlab.lab.data.registry import dataset
 
 FOLDERS = {

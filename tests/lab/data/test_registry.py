@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-import muonlab.lab.data
-from muonlab.lab.data import datasets, describe, registry
-from muonlab.lab.data.registry import Dataset, dataset, register
+from muonlab.lab.data import registry
+from muonlab.lab.data.registry import Dataset, dataset, datasets, describe, register
 from muonlab.lab.data.sources import folder_names
 
 
@@ -53,7 +52,7 @@ def test_a_new_entry_appears_in_the_list(monkeypatch):
 
 def test_the_list_needs_neither_torch_nor_numpy_nor_datasets():
     program = (
-        "import sys; from muonlab.lab.data import describe, datasets, AUGMENTATIONS; describe(); "
+        "import sys; from muonlab.lab.data.registry import describe; describe(); "
         "sys.exit(len({'torch', 'numpy', 'datasets', 'sklearn'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -61,13 +60,7 @@ def test_the_list_needs_neither_torch_nor_numpy_nor_datasets():
 
 def test_identifying_data_needs_no_torch(tmp_path):
     program = (
-        f"import sys; from muonlab.lab.data import identify, status; identify('digits', cache={str(tmp_path)!r}); "
-        "status(); sys.exit('torch' in sys.modules)"
+        "import sys; from muonlab.lab.data.inventory import status; from muonlab.lab.data.loading import identify; "
+        f"identify('digits', cache={str(tmp_path)!r}); status(); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_an_unknown_attribute_names_the_public_ones():
-    with pytest.raises(AttributeError, match=r"no attribute 'lode': public names are .*load"):
-        _ = muonlab.lab.data.lode
-    assert "load" in dir(muonlab.lab.data)

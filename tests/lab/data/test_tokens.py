@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from muonlab.lab.data import identify, load
+from muonlab.lab.data.loading import identify, load
 from muonlab.lab.data.registry import dataset
 from muonlab.lab.data.tokens import is_held_out
 from tests.lab.data.folders import END, bytes_tokenizer, kept, text_folder

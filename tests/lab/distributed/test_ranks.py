@@ -130,7 +130,9 @@ def two(tmp_path_factory, worker_id):
 
 def _spawned(folder: Path) -> str:
     here = "tests.lab.distributed.test_ranks"
-    script = f"from pathlib import Path; from {here} import of_a_rank; of_a_rank(Path({str(folder)!r}))"
+    # os._exit: threads of torch that are alive when the interpreter ends sometimes abort the process
+    script = f"import os; from pathlib import Path; from {here} import of_a_rank; of_a_rank(Path({str(folder)!r})); "
+    script += "os._exit(0)"
     env = {**os.environ, **environment(2), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
     with (folder / "stderr").open("w") as stderr:
         started = [

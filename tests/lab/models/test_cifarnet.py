@@ -7,8 +7,8 @@ from torch.nn import functional
 
 import muonlab
 from muonlab.lab.models import build
-from muonlab.lab.models.cifarnet import WATCHED
 from muonlab.lab.models.whitening import whitening_filters
+from muonlab.lab.studies import studies
 
 
 @pytest.fixture
@@ -84,13 +84,14 @@ def test_the_logit_scale_is_a_factor_and_follows_the_last_width():
 
 
 def test_first_width_changes_the_watched_layer_and_what_touches_it():
+    watched = studies()["rank"].base.watch
     own = {name: parameter.shape for name, parameter in build("cifarnet").named_parameters()}
     for width in (16, 64, 216):
         network = build("cifarnet", first_width=width)
         changed = {name: parameter.shape for name, parameter in network.named_parameters()}
-        assert changed[WATCHED] == (width, 24, 3, 3)
+        assert changed[watched] == (width, 24, 3, 3)
         assert changed["groups.0.conv2.weight"] == (64, width, 3, 3)
-        touched = {WATCHED, "groups.0.conv2.weight", "groups.0.norm1.weight", "groups.0.norm1.bias"}
+        touched = {watched, "groups.0.conv2.weight", "groups.0.norm1.weight", "groups.0.norm1.bias"}
         assert {name for name in own if own[name] != changed[name]} == (touched if width != 64 else set())
         assert network(torch.randn(2, 3, 32, 32)).shape == (2, 10)
 

@@ -90,7 +90,7 @@ def test_muon_gets_query_key_and_value_as_three_matrices_and_no_embedding(layers
     rows = {row.name: row for row in muonlab.split_params(network, rules=network.matrix_rules).table}
     for block in range(layers):
         views = {
-            "attention.qkv": (32, 32, 32),
+            "attention.qkv": "rows(32, 32, 32)",
             "attention.project": "flatten",
             "expand": "flatten",
             "contract": "flatten",

@@ -16,7 +16,7 @@ from tests.lab.notes import Notes
 
 def test_the_names_of_a_spec_are_those_of_methods_and_problems():
     assert get_args(MethodName) == tuple(METHODS)
-    assert set(get_args(ProblemName)) == {"random_wells", "random_quadratic", *problems.FAMILIES}
+    assert set(get_args(ProblemName)) == {"random_wells", "random_quadratic", "canyon", *problems.FAMILIES}
 
 
 @pytest.mark.parametrize("method", ["sgdm", "muon_q3", "muon_svd"])
@@ -39,10 +39,30 @@ def test_a_cell_writes_every_inequality_and_none_is_violated(method, noise):
     json.dumps([summary, context.rows], allow_nan=False)
 
 
+def test_cells_that_need_theorems_a_to_c_take_every_setting_of_their_spec():
+    default = {"lr_schedule": "cosine", "momentum_form": "ema", "nesterov": True}
+    for settings, problem in (
+        ({"problem": "canyon", "rank": 6, "lr_schedule": "wsd"}, problems.canyon(6, T=12)),
+        ({"problem": "target", "weight_decay": 0.2, **default}, problems.target(4)),
+        ({"problem": "bowl", "noise": "pareto", "sigma": 1.0, "runs": 3}, problems.bowl(4).with_noise(1.0, "pareto")),
+    ):
+        context, spec = Notes(), TheorySpec(method="muon_q2", steps=12, **settings)
+        summary = measure(spec, context)
+        options = {key: value for key, value in settings.items() if key in (*default, "weight_decay")}
+        run = run_method(problem, METHODS["muon_q2"], T=12, seeds=spec.runs, **options)
+        assert summary["measured"] == pytest.approx(run.averages.mean(), rel=1e-12)
+        assert (summary["violated"], summary["bound"]) == (0, "trajectory")
+        assert summary["bound_over_measured"] == pytest.approx(run.ratio("trajectory"), rel=1e-12)
+        names = {row["name"] for row in context.rows}
+        assert ("trajectory_gap" in names) == bool(spec.weight_decay)
+        json.dumps([summary, context.rows], allow_nan=False)
+
+
 def test_bounds_that_take_numbers_from_the_run_are_not_counted_as_fixed():
     names: set[str] = set()
     for method in METHODS.values():
-        names |= set(run_method(problems.bowl(4).with_noise(1.0), method, T=20).expected)
+        for kind in ("constant", "linear"):
+            names |= set(run_method(problems.bowl(4).with_noise(1.0), method, T=20, lr_schedule=kind).expected)
     fixed = {name for name in names if not name.endswith(("_tracking", "_rms", "_after")) and name != "run"}
     assert fixed == set(FIXED_BOUNDS)
 
@@ -72,6 +92,7 @@ def test_settings_that_contradict_each_other_are_refused():
     for settings, message in (
         ({"sigma": 1.0}, r"sigma must be 0 exactly when noise is none, got .*: change one of them"),
         ({"noise": "signs"}, r"sigma must be 0 exactly when noise is none, got .*: change one of them"),
+        ({"noise": "pareto", "sigma": 1.0, "batch_size": 2}, "pareto noise needs a batch_size of 1, got 2: omit it"),
         ({"device": "cuda"}, "device must be cpu for float64 problems this small, got 'cuda': omit it"),
         *(({name: 0}, f"{name} must be at least 1, got 0") for name in ("batch_size", "rank", "steps", "runs")),
     ):

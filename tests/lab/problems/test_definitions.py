@@ -9,7 +9,10 @@ import torch
 from muonlab.lab.problems.definitions import (
     FAMILIES,
     NOISES,
+    PARETO_INDEX,
+    PARETO_MOMENT,
     KnownProblem,
+    canyon,
     draw_noise,
     quadratic,
     random_quadratic,
@@ -37,6 +40,7 @@ PROBLEMS = {
     "quadratic": random_quadratic(),
     "huber": huber(torch.full((3, 4), 2.0, dtype=torch.float64), 0.5),
     **{name: family(4) for name, family in FAMILIES.items()},
+    "canyon": canyon(4),
 }
 
 
@@ -119,8 +123,22 @@ def test_a_family_has_one_l_and_one_d_at_every_rank():
 
 def test_the_families_span_all_frobenius_constants():
     harmonic = sum(1 / k for k in range(1, 9))
-    expected = {"scaled_wells": 4 / 8, "bowl": 4 / 8, "decaying": 4 / harmonic, "ravine": 4.0}
+    expected = {"scaled_wells": 4 / 8, "bowl": 4 / 8, "decaying": 4 / harmonic, "ravine": 4.0, "target": 4 / 8}
     assert {name: family(8).L_F for name, family in FAMILIES.items()} == pytest.approx(expected, rel=1e-12, abs=0.0)
+
+
+def test_the_canyon_has_one_l_l_f_and_d_at_every_rank_and_gentle_slopes_that_last_t_steps():
+    for r in (2, 5, 16):
+        for L, D, T in ((4.0, 1.0, 200), (10.0, 0.3, 100)):
+            problem = canyon(r, L, D, T)
+            known = (problem.L, problem.L_F, problem.D, problem.r)
+            assert known == pytest.approx((L, L / 2, D, r), rel=1e-12, abs=0.0)
+            path, slope = problem.start.clone(), math.sqrt(D * L / 2 / ((r - 1) * T))
+            for _ in range(T // 2):  # halfway, no gentle slope has ended
+                path -= problem.gradient(path) / problem.L_F
+            assert problem.gradient(path).diagonal()[1:].tolist() == pytest.approx(
+                [slope] * (r - 1), rel=1e-12, abs=0.0
+            )
 
 
 # ------------------------------------------------------------------------------------------------------------ noise
@@ -128,7 +146,7 @@ def test_the_families_span_all_frobenius_constants():
 
 def test_noise_has_mean_zero_and_exactly_the_variance_announced():
     count = 2000
-    for kind in NOISES:
+    for kind in ("gaussian", "signs", "two_point"):
         for B in (1, 4):
             xi = draw_noise(random_wells((3, 5)).with_noise(2.0, kind), generators(count), B)
             square = xi.square().sum(dim=(-2, -1))
@@ -142,10 +160,32 @@ def test_noise_has_mean_zero_and_exactly_the_variance_announced():
     assert not draw_noise(random_wells(), generators(2), 1).any()
 
 
+def test_pareto_noise_has_the_moment_announced_a_flat_spectrum_and_the_tail_of_its_index():
+    """``P(‖ξ‖_F > x) = (x_0/x)^α``: the sizes are compared with that law, the moment with the law's integral."""
+    sigma, count = 2.0, 20_000
+    problem = random_wells((3, 5)).with_noise(sigma, "pareto")
+    xi = torch.cat([draw_noise(problem, [generator], 1) for generator in generators(count)])
+    sizes = np.sort(torch.linalg.matrix_norm(xi).numpy())
+    least = sigma * (1 - PARETO_MOMENT / PARETO_INDEX) ** (1 / PARETO_MOMENT)
+    law = 1 - (least / sizes) ** PARETO_INDEX
+    assert np.abs(law - np.arange(1, count + 1) / count).max() < 1.63 / math.sqrt(count)  # Kolmogorov, 1 %
+    moment = (
+        PARETO_INDEX * least**PARETO_INDEX * (least ** (PARETO_MOMENT - PARETO_INDEX)) / (PARETO_INDEX - PARETO_MOMENT)
+    )  # the integral of x^p times the density
+    assert moment == pytest.approx(sigma**problem.tail, rel=1e-12, abs=0.0)
+    assert torch.linalg.matrix_norm(xi, "nuc").numpy() == pytest.approx(
+        math.sqrt(3) * torch.linalg.matrix_norm(xi).numpy(), rel=1e-12, abs=0.0
+    )
+    assert abs(float((xi[:, 0, 0] > 0).double().mean()) - 0.5) < 0.02
+    with pytest.raises(ValueError, match=r"known for one sample, got a batch of 2: use a batch size of 1"):
+        draw_noise(problem, generators(1), 2)
+
+
 def test_the_noise_of_a_seed_does_not_depend_on_the_other_seeds():
     for kind in NOISES:
         problem = random_wells().with_noise(1.0, kind)
-        together, alone = draw_noise(problem, generators(3), 2), draw_noise(problem, generators(1, seed=2), 2)
+        B = 1 if kind == "pareto" else 2
+        together, alone = draw_noise(problem, generators(3), B), draw_noise(problem, generators(1, seed=2), B)
         assert torch.equal(together[2:], alone)
         assert not torch.equal(together[1], together[2])
 
@@ -167,6 +207,7 @@ def test_errors_name_the_rule_the_value_and_the_way_out():
         (lambda: good.with_noise(1.0, "cauchy"), r"noise must be one of 'gaussian'.* got 'cauchy': pick"),
         (lambda: good.with_noise(-1.0), r"sigma must be a finite number"),
         (lambda: quadratic(*(normal(1, 5, n) for n in (5, 3, 3))), r"no taller than wide, got W of shape \(5, 3\)"),
+        (lambda: canyon(1), r"r must be at least 2, got 1"),
         (lambda: scaled_wells(3, L=4.0, D=2.0), r"hold less than L/2, got D = 2.0 with L = 4.0: take D < L/2"),
     ):
         with pytest.raises(ValueError, match=message):

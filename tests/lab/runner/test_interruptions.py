@@ -56,7 +56,8 @@ def uninterrupted(tmp_path_factory):
     return load_results(out)
 
 
-@pytest.mark.parametrize("kills", [[(3, 0)], pytest.param([(3, 0), (30, 2)], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [[(3, 0)], [(3, 0), (30, 2)]])
 def test_a_run_killed_with_9_resumes_bit_for_bit(tmp_path, uninterrupted, kills):
     out, words = tmp_path / "run", ("run", "quickstart", *LENGTH)
     for step, finished_cells in kills:

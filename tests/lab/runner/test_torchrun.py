@@ -108,6 +108,7 @@ def test_a_signal_to_one_rank_stops_both_with_75_and_one_process_resumes_to_the_
     assert [(entry["ranks"], entry["parallel"]) for entry in together.environments] == [(2, "ddp"), (1, None)]
 
 
+@pytest.mark.slow
 def test_torchrun_runs_a_study_of_the_paper_and_rank_0_prints(tmp_path):
     settings = ("epochs=none", "steps=8", "evaluate_every=4", "record_every=0")
     words = ("run", "quickstart", "--out", str(tmp_path / "together"), "--json", "--set", *settings)

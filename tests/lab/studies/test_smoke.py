@@ -25,8 +25,8 @@ FALLS = {
     "quickstart": 0.35,
 }
 """The smallest fraction by which the training loss of each cell falls from the first evaluation to the last."""
-MEASURED = ("wall-clock", "theory-at-work")
-"""Studies that train no network."""
+MEASURED = ("wall-clock", "theory-at-work", "lr-by-steps")
+"""Studies whose cells have other rows than the losses of one run."""
 FOLDERS = {
     "mnist": "mnist",
     "cifar10": "cifar10-subset",
@@ -36,8 +36,8 @@ FOLDERS = {
 }
 
 
-QUICK = ("quickstart", "adhoc", "theory-at-work")
-"""Studies that `make test` runs: embedded data, data from a folder, and problems of known constants."""
+QUICK = ("quickstart", "theory-at-work")
+"""Studies that `make test` runs: embedded data, and problems of known constants."""
 
 
 def marked():

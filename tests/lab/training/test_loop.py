@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 from muonlab import SGDM, MuonWithAux
 from muonlab.lab import Spec
 from muonlab.lab.cell_context import Stopped
-from muonlab.lab.data import augment, load, order
+from muonlab.lab.data.batches import augment, order
+from muonlab.lab.data.loading import load
 from muonlab.lab.models import build
 from muonlab.lab.studies import find
 from muonlab.lab.training.loop import Training, train
@@ -355,8 +356,8 @@ def test_fields_of_a_spec_reach_the_training(tmp_path):
         "lr": 0.1, "momentum": 0.2, "aux_lr": 0.1, "head_lr": 0.1, "aux_momentum": 0.2, "weight_decay": 0.5,
         "main_on": "all", "smoothing": 0.0, "clip": 0.01, "loss": "sum", "augmentation": "flip", "batch_size": 32,
         "micro_batch": None, "epochs": None, "steps": 5, "warmup": 0.5, "evaluate_every": 1, "train": 200,
-        "test": 50, "block": None, "first_width": None, "logit_scale": None, "precision": "bfloat16",
-        "record_every": None, "watch": "hidden.0.weight", "threads": None, "device": None,
+        "validation": 56, "schedule": "linear", "test": 50, "block": None, "first_width": None, "logit_scale": None,
+        "precision": "bfloat16", "record_every": None, "watch": "hidden.0.weight", "threads": None, "device": None,
     }  # fmt: skip
     assert set(other) == {field.name for field in dataclasses.fields(Spec)}
     for name, value in other.items():

@@ -11,7 +11,7 @@ from muonlab.lab import paper
 from muonlab.report.claims import rules
 from muonlab.report.claims.evidence import MissingEvidenceError
 from muonlab.report.claims.rules import NS, SGD_M, SVD
-from tests.report.made import MACHINE, cell, clocks, evidence, of_table, run, seeds
+from tests.report.made import MACHINE, cell, clocks, evidence, of_table, run, seeds, swept
 
 BASE = [2.0, 1.5, 1.0]
 ONE_STEP = rules.below_at_every_epoch(NS[0], SGD_M)
@@ -269,6 +269,59 @@ def test_ahead_is_lower_at_the_last_moment_and_at_none_over_5_percent_higher():
         assert rules.ahead_at_every_moment(NS, SVD, table)(evidence(*of_table(table, losses))).held is held
 
 
+# -------------------------------------------------------------------------------------------------------------- optima
+
+SMALLER = rules.optimum_shifts("log_lr", of="a", to="b", sign=-1)
+LONGER = rules.optimum_shifts("log_memory", of="a", to="b", sign=1)
+
+
+def optima(shifts, network="digits", memory=0.0, descent=1.0):
+    """Sweeps of a and b whose best learning rates differ by these powers of 2, by seed."""
+    of = swept("a", [(-3.0 + by, 2.0 + memory) for by in shifts], network, descent)
+    return [*of, *swept("b", [(-3.0, 2.0)] * len(shifts), network)]
+
+
+def test_an_optimum_differs_if_its_mean_does_by_more_than_a_standard_error():
+    for shifts, held in [((-0.5, -0.7), True), ((-0.3, -0.7), True), ((0.5, 0.7), False), ((0.3, 0.7), False)]:
+        assert SMALLER(evidence(*optima(shifts))).held is held
+        other = rules.optimum_shifts("log_lr", of="a", to="b", sign=1)
+        assert other(evidence(*optima(shifts))).held is not held
+    found = SMALLER(evidence(*optima((-0.5, -0.7))))
+    assert (found.ours, found.why) == ("log2 of a over b: digits −0.60 ± 0.10", "predicted: below 0")
+    for shifts in [(0.1, -0.7), (-0.1, 0.7)]:  # ∓0.3 ± 0.4
+        with pytest.raises(MissingEvidenceError, match="the difference on digits is at most its standard error"):
+            SMALLER(evidence(*optima(shifts)))
+
+
+def test_one_network_with_a_clear_difference_the_other_way_decides():
+    against, unclear = optima((0.5, 0.7), "MNIST"), optima((0.1, -0.7))
+    assert not SMALLER(evidence(*optima((-0.5, -0.7)), *against)).held
+    assert not SMALLER(evidence(*unclear, *against)).held
+    with pytest.raises(MissingEvidenceError, match=r"digits −0\.30 ± 0\.40, MNIST −0\.60 ± 0\.10"):
+        SMALLER(evidence(*unclear, *optima((-0.5, -0.7), "MNIST")))
+
+
+def test_an_optimum_at_an_end_of_the_grid_decides_nothing():
+    outside = [*swept("a", [(-9.0, 2.0)] * 2), *swept("b", [(-3.0, 2.0), (-3.1, 2.0)])]
+    with pytest.raises(MissingEvidenceError, match="the best on digits is at an end of the grid"):
+        SMALLER(evidence(*outside))
+    # an end of one setting says nothing against the other
+    sideways = [*swept("a", [(-9.0, 3.0)] * 2), *swept("b", [(-3.0, 2.0), (-3.0, 2.1)])]
+    assert LONGER(evidence(*sideways)).held
+
+
+def test_the_size_of_a_step_counts_the_descent():
+    step = rules.optimum_shifts("log_descent", of="a", to="b", sign=-1)
+    assert step(evidence(*optima((0.5, 0.7), descent=0.25))).ours == "log2 of a over b: digits −1.40 ± 0.10"
+    with pytest.raises(MissingEvidenceError, match=r"^a and b share no seed with recorded steps on digits$"):
+        step(evidence(*optima((0.5, 0.7), descent=None)))
+
+
+def test_one_seed_has_no_standard_error():
+    with pytest.raises(MissingEvidenceError, match=r"^digits has no standard error: it needs two or more seeds$"):
+        SMALLER(evidence(*optima((-0.5,))))
+
+
 # ------------------------------------------------------------------------------------------------------------- missing
 
 
@@ -285,6 +338,7 @@ def test_every_rule_says_what_is_missing():
         rules.ahead_at_every_moment(NS, SVD, paper.TABLES[0]),
         rules.slope_between("ab", 0, 1),
         rules.flatter("a", "b"),
+        rules.optimum_shifts("log_lr", of="a", to="b", sign=-1),
     ]:
         for cells in [[], [cell("a", run(BASE))], [cell("a", run([])), cell("b", run([]))]]:
             with pytest.raises(MissingEvidenceError):

@@ -108,7 +108,7 @@ def test_slopes_need_a_finished_study_with_that_optimizer_and_two_ranks():
     whole = ranked({"a": 0.3})
     with pytest.raises(MissingEvidenceError, match=r"^b has no slope$"):
         rules.slope_between("b", 0, 1)(evidence(*whole.cells))
-    with pytest.raises(MissingEvidenceError, match="finite positive points at two or more places"):
+    with pytest.raises(MissingEvidenceError, match=r"^a has no slope$"):
         rules.slope_between("a", 0, 1)(evidence(*whole.cells[:1]))
     with pytest.raises(MissingEvidenceError, match=r"^the study is not finished$"):
         rules.slope_between("a", 0, 1)(evidence(*whole.cells[1:], replace(whole.cells[0], status="open")))
@@ -116,8 +116,8 @@ def test_slopes_need_a_finished_study_with_that_optimizer_and_two_ranks():
 
 # --------------------------------------------------------------------------------------------- residuals and factors
 
-RESIDUAL, FACTOR = theory_rules.residual_stays_below(), theory_rules.factor_stays_below()
-FLOOR = theory_rules.alignment_stays_above_floor()
+RESIDUAL, FACTOR = theory_rules.residual_stays_below, theory_rules.factor_stays_below
+FLOOR = theory_rules.alignment_stays_above_floor
 
 
 def recorded(delta_0, kappa, q, **other):
@@ -256,7 +256,7 @@ def timed(label="64×216", device="cpu", **summary):
 
 def test_the_lemma_predicts_within_5_percent_at_every_shape():
     for ratio, held in [(0.951, True), (0.96, True), (1.04, True), (1.049, True), (1.06, False), (0.94, False)]:
-        found = theory_rules.lemma_predicts()(evidence(timed(), timed("2×2", measured_over_predicted=ratio)))
+        found = theory_rules.lemma_predicts(evidence(timed(), timed("2×2", measured_over_predicted=ratio)))
         assert found.held is held
         assert found.why == f"{1 + held} of 2 shapes within 5 %"
 
@@ -264,9 +264,9 @@ def test_the_lemma_predicts_within_5_percent_at_every_shape():
 def test_every_run_of_a_shape_counts():
     # the last one must not hide those before it
     off = timed(measured_over_predicted=2.0, measured_ratio=0.5)
-    found = theory_rules.lemma_predicts()(evidence(off, timed()))
+    found = theory_rules.lemma_predicts(evidence(off, timed()))
     assert (found.held, found.why) == (False, "0 of 1 shapes within 5 %")
-    assert not theory_rules.steps_beat_svd()(evidence(off, timed())).held
+    assert not theory_rules.steps_beat_svd(evidence(off, timed())).held
 
 
 def test_products_are_faster_everywhere_and_on_a_gpu_4_to_10_times():
@@ -282,13 +282,13 @@ def test_products_are_faster_everywhere_and_on_a_gpu_4_to_10_times():
     ]:
         for device, held in (("cpu", cpu), ("cuda", cuda), ("cuda:1", cuda)):
             cells = [timed(f"{i}", device, gemm_flops_per_second=ratio * 1e9) for i, ratio in enumerate(ratios)]
-            assert theory_rules.products_are_faster()(evidence(*cells)).held is held
+            assert theory_rules.products_are_faster(evidence(*cells)).held is held
 
 
 def test_steps_beat_the_svd_at_every_shape_in_both_forms():
     for name in ["measured_ratio", "ratio_to_ours"]:
         for ratio, held in [(1.01, True), (1.0, False), (0.99, False)]:
-            found = theory_rules.steps_beat_svd()(evidence(timed(), timed("2×2", **{name: ratio})))
+            found = theory_rules.steps_beat_svd(evidence(timed(), timed("2×2", **{name: ratio})))
             assert found.held is held
             assert found.why == ("at all 2 shapes" if held else "not at 2×2")
 
@@ -296,16 +296,16 @@ def test_steps_beat_the_svd_at_every_shape_in_both_forms():
 def test_without_a_timed_shape_costs_are_not_judged():
     for rule in [theory_rules.lemma_predicts, theory_rules.products_are_faster, theory_rules.steps_beat_svd]:
         with pytest.raises(MissingEvidenceError, match=r"^no shape was timed$"):
-            rule()(evidence(cell("64×216", summary=clocks(1.0))))
+            rule(evidence(cell("64×216", summary=clocks(1.0))))
         with pytest.raises(MissingEvidenceError, match=r"^No times were measured\.$"):
-            rule()(evidence(cell("64×216")))
+            rule(evidence(cell("64×216")))
 
 
 # -------------------------------------------------------------------------------------------------------- polynomials
 
 
 def test_the_adhoc_polynomial_is_not_monotone_and_a_taylor_polynomial_is(monkeypatch):
-    found = theory_rules.adhoc_is_not_monotone()(Evidence(None, {}))
+    found = theory_rules.adhoc_is_not_monotone(Evidence(None, {}))
     assert found.held
     p, slope = 3.4445 - 4.7750 + 2.0315, -4.7750 + 2 * 2.0315
     assert found.ours == f"τ'(1) = {p * p + 2 * p * slope:.6f}"
@@ -314,4 +314,4 @@ def test_the_adhoc_polynomial_is_not_monotone_and_a_taylor_polynomial_is(monkeyp
         polynomial = polynomials.taylor(2)
 
     monkeypatch.setattr(polynomials, "preset", lambda _: Taylor)
-    assert not theory_rules.adhoc_is_not_monotone()(Evidence(None, {})).held
+    assert not theory_rules.adhoc_is_not_monotone(Evidence(None, {})).held

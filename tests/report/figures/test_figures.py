@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from muonlab.lab.optima import runs_by_optimizer
 from muonlab.lab.slopes import rank_slopes
 from muonlab.polynomials import Schedule, preset, taylor
 from muonlab.report.curves import Curve
@@ -18,6 +19,7 @@ from muonlab.report.figures import (
     cost_figure,
     frontier_figure,
     layers_figure,
+    optima_figure,
     rank_figure,
     response_figure,
     tau_phi_figure,
@@ -25,6 +27,7 @@ from muonlab.report.figures import (
 )
 from muonlab.report.figures.style import curve_styles
 from tests.report.drawn import SVG, paths, placed
+from tests.report.made import swept
 
 JORDAN = preset("jordan").polynomial
 OPTIMIZERS = ["SGD-M", "Muon (q=1)", "Muon (q=3)", "Muon (SVD)"]
@@ -89,6 +92,14 @@ def norms():
     return {name: {r: [2 * r**w * f for f in (0.9, 1.0, 1.1)] for r in (128, 16, 64, 32)} for name, w in base.items()}
 
 
+def sweeps():
+    """Runs of two optimizers with two seeds on two networks."""
+    places = {"Muon (q=1)": [(-2.2, 2.4), (-2.6, 2.0)], "Muon (SVD)": [(-3.5, 1.4), (-3.3, 1.8)]}
+    return runs_by_optimizer(
+        cell for network in ("digits", "MNIST") for name, at in places.items() for cell in swept(name, at, network)
+    )
+
+
 def plans():
     return [
         {"m": m, "n": 768, "schedule": "taylor2 x3" if k == 3 else "polar_express(0.01)", "steps": k, "method": "gram"}
@@ -102,6 +113,7 @@ FIGURES = {
     "training": lambda: losses()[1],
     "many curves": lambda: training([f"cell {i}" for i in range(15)], acrosses=("epoch",), runs=1)[1],
     "rank": lambda: rank_figure(norms()),
+    "optima": lambda: optima_figure(sweeps()),
     "cost": lambda: cost_figure(cost_rows()),
     "bounds": lambda: bounds_figure(bound_rows()),
     "layers": lambda: layers_figure(certificate_rows(), name="layers", title="Layers"),
@@ -278,6 +290,30 @@ def test_ranks_of_one_run_have_no_spread_beside_ranks_of_several():
         assert alone.y == pytest.approx((2.0 / by,))
     assert "over seeds for ranks with several runs;" in figure.caption
     assert "standard deviation" not in rank_figure({"SGD-M": {16: [1.0], 32: [2.0]}}).caption
+
+
+def test_the_optima_figure_shows_the_least_loss_at_each_learning_rate_and_momentum():
+    panels, runs = drawn("optima").panels, sweeps()
+    names = ["learning rate", "1/(1 − momentum)"]
+    assert [panel.x_name for panel in panels] == [f"{of}: {name}" for of in ("digits", "MNIST") for name in names]
+    for place, panel in enumerate(panels):
+        network, axis = ("digits", "MNIST")[place // 2], place % 2
+        for one in panel.series:
+            seeds = [*runs[network, one.label].values()]
+            for x, y, std in zip(one.x, one.y, one.std, strict=True):
+                least = [
+                    min(
+                        row["final_train_loss"]
+                        for (lr, momentum), row in of_seed.items()
+                        if math.isclose(x, 1 / (1 - momentum) if axis else lr)
+                    )
+                    for of_seed in seeds
+                ]
+                assert y == pytest.approx(np.mean(least))
+                assert std == pytest.approx(np.std(least, ddof=1))
+    alone = optima_figure({name: {0: by_seed[0]} for name, by_seed in runs.items()})
+    assert all(one.std is None for panel in alone.panels for one in panel.series)
+    assert optima_figure({}) is None
 
 
 def test_cost_points_are_the_ratios_of_each_shape():

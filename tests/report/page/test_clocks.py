@@ -31,6 +31,7 @@ def tables_of(folder):
     return {path.stem for path in (folder / "report" / "tables").iterdir()}
 
 
+@pytest.mark.slow
 def test_a_page_names_its_clock_on_axes_in_tables_and_in_a_sentence(made):
     for jobs, unit, sentence in [
         (1, "seconds", "Times are wall seconds: each cell ran alone, on a quiet machine."),

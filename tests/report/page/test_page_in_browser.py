@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from muonlab.report.page.html import index_html, study_html
-from muonlab.report.values import Fact, IndexEntry, Link, Page, ReadProblem, Section
+from muonlab.report.values import Fact, Link, Page, ReadProblem, Section
 from tests.report import pages
 from tests.report.pointing import point
 
@@ -54,9 +54,9 @@ def made(name: str) -> str:
     return {
         "study": lambda: study_html(pages.page()),
         "empty": lambda: study_html(pages.empty()),
-        "index": lambda: index_html(pages.index()),
+        "index": pages.index,
         "long study": lambda: study_html(long_page(long)),
-        "long index": lambda: index_html(pages.index(title=long, entries=(IndexEntry(long, long_page(long)),))),
+        "long index": lambda: index_html({long: long_page(long)}, pages.findings(), ()),
     }[name]()
 
 

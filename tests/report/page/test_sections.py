@@ -12,6 +12,7 @@ from muonlab.report.gather import gather_run
 from muonlab.report.page.sections import study_sections
 from muonlab.report.tables import BOUNDS
 from muonlab.report.values import Section
+from tests.report import made
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +40,67 @@ def test_every_bound_that_is_known_before_a_run_has_its_words():
 
 def test_the_theory_at_work_shows_bounds_and_measured_averages(shown):
     found = shown("theory-at-work")
-    assert list(found) == ["bounds"]
+    assert list(found) == ["averages", "bounds"]
+    assert names(found["averages"]) == ([], ["averages"])
     assert names(found["bounds"]) == (["bounds"], ["bounds"])
+    (averages,), (bounds,) = found["averages"].tables, found["bounds"].tables
     panels = found["bounds"].figures[0].panels
-    assert len(panels) == len(found["bounds"].tables[0].rows)  # a line for each problem and method
+    assert len(panels) == len(bounds.rows)  # a line for each problem and method
     assert all(any("measured" in series.label for series in panel.series) for panel in panels)
+    assert len(averages.rows) == 4
+    for problem, least, *means in averages.rows:
+        assert averages.header[2 + means.index(min(means))] == least
+        assert means == [row[2] for row in bounds.rows if row[0] == problem]
 
 
+def test_runs_that_need_theorems_a_to_c_have_a_figure_and_gaps_of_their_own():
+    def one(problem, method, measured, *bounds, weight_decay=0.0):
+        rows = [
+            {"event": "inequality", "name": name, "kind": "expected", "measured": left, "bound": right, "held": True}
+            for name, left, right in bounds
+        ]
+        points = {"problem": problem, "method": method}
+        return made.cell(f"{problem}, {method}", rows, spec={"weight_decay": weight_decay}, points=points,
+                         summary={"measured": measured})  # fmt: skip
+
+    cells = (
+        one("bowl", "sgdm", 0.1, ("sgdm_L_F", 0.1, 0.5)),
+        one("bowl", "muon_q2", 0.2, ("floor", 0.2, 0.3)),
+        one("decayed", "sgdm", 0.4, ("run", 0.4, 0.9)),
+        one("decayed", "muon_q2", 0.3, ("trajectory", 0.35, 0.7)),
+        one("pulled", "muon_q2", 0.3, ("trajectory_gap", -0.1, 0.6), weight_decay=0.5),
+        one("diverging", "sgdm", None),
+        one("diverging", "muon_q2", 0.6, ("trajectory", 0.6, 0.7)),
+    )
+    found = {section.name: section for section in study_sections(made.results(cells, "theory-at-work"))}
+    assert names(found["averages"]) == ([], ["averages", "gaps"])
+    assert names(found["bounds"]) == (["bounds", "trajectory-bounds"], ["bounds"])
+    plain, extended = ([panel.x_name for panel in figure.panels] for figure in found["bounds"].figures)
+    assert [name.partition(":")[0] for name in plain] == ["sgdm on bowl", "muon_q2 on bowl"]
+    assert [name.partition(":")[0] for name in extended] == ["muon_q2 on decayed", "muon_q2 on diverging"]
+    averages, gaps = found["averages"].tables
+    assert averages.rows == (
+        ("bowl", "sgdm", 0.1, 0.2),
+        ("decayed", "muon_q2", 0.4, 0.3),
+        ("diverging", "muon_q2", None, 0.6),
+    )
+    assert averages.caption.endswith("SGD-M has the least mean in 1 of 3 rows, Muon in 2.")
+    assert gaps.rows == (("pulled", "muon_q2", 0.3, -0.1, 0.6),)
+
+
+@pytest.mark.slow
 def test_the_wall_clock_study_shows_costs_and_the_planner_s_frontier(shown):
     found = shown("wall-clock", settings={"repeats": 1})
     assert list(found) == ["cost"]
     assert names(found["cost"]) == (["cost", "frontier"], ["costs"])
     shapes = [row[0] for row in found["cost"].tables[0].rows]
     assert shapes == ["64×216", "64×576", "256×576"]
+
+
+def test_a_study_of_learning_rates_shows_the_best_settings(shown):
+    found = shown("lr-by-steps", settings={"steps": 4, "evaluate_every": 2, "record_every": 2})
+    assert list(found) == ["optima", "polynomials"]
+    assert names(found["optima"]) == (["optima"], ["best-settings", "optimum-shifts"])
 
 
 @pytest.mark.slow

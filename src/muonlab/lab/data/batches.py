@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,28 +18,8 @@ PIXELS = 2
 """How far ``flip+translate`` may move an image in each direction."""
 
 
-class Examples(ABC):
-    """A split of a dataset, batched by index; ``len`` is the number of images or of blocks of tokens."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs and targets of the examples with these int64 indices, on the device of the examples."""
-
-    @abstractmethod
-    def to(self, device: torch.device | str) -> Examples:
-        """Return the same examples on another device."""
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """The device of the examples and of their batches."""
-
-
 @dataclass(frozen=True, eq=False)
-class Images(Examples):
+class Images:
     """Labelled images; a batch is ``(x/brightest − mean)/std`` in float32 and int64 labels.
 
     Args:
@@ -78,7 +57,7 @@ class Images(Examples):
         return self.pixels.device
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return normalised images and their labels."""
+        """Return the normalised images with these int64 indices and their labels, on the device of the pixels."""
         index = index.to(self.device)
         x = torch.mul(self.pixels.index_select(0, index), self.scale).add_(self.shift)
         return x, self.labels.index_select(0, index)
@@ -89,11 +68,11 @@ class Images(Examples):
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens(Examples):
+class Tokens:
     """A stream of tokens in blocks; a batch is blocks of int64 and, for each token, the one that follows it.
 
     Args:
-        stream: the bits of uint16 tokens as int16, since torch supports few operations on uint16.
+        stream: tokens; int16 holds the bits of uint16, since torch supports few operations on that.
         block: tokens in a block.
     """
 
@@ -114,15 +93,75 @@ class Tokens(Examples):
         return self.stream.device
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return blocks, and for each token the one that follows it."""
+        """Return the blocks with these int64 indices, and for each token the one that follows it."""
         index, used = index.to(self.device), len(self) * self.block
         blocks = (self.stream[first : first + used].view(-1, self.block) for first in (0, 1))
-        x, y = (b.index_select(0, index).to(torch.int64).bitwise_and_(0xFFFF) for b in blocks)
+        x, y = (b.index_select(0, index).to(torch.int64) for b in blocks)
+        if self.stream.dtype == torch.int16:
+            x, y = x.bitwise_and_(0xFFFF), y.bitwise_and_(0xFFFF)
         return x, y
 
     def to(self, device: torch.device | str) -> Tokens:
         """Return the same tokens on another device."""
         return replace(self, stream=self.stream.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Inputs and targets of any shape; in a batch, floating-point numbers are float32 and whole numbers int64."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the tensors and of their batches."""
+        return self.x.device
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs and targets with these int64 indices."""
+        index = index.to(self.device)
+        x, y = (
+            part.index_select(0, index).to(torch.float32 if part.is_floating_point() else torch.int64)
+            for part in (self.x, self.y)
+        )
+        return x, y
+
+    def to(self, device: torch.device | str) -> Pairs:
+        """Return the same examples on another device."""
+        return Pairs(self.x.to(device), self.y.to(device))
+
+
+Examples = Images | Tokens | Pairs
+"""A split of a dataset, batched by index; ``len`` is the number of images, pairs, or blocks of tokens."""
+
+
+def set_aside(examples: Examples, count: int) -> tuple[Examples, Examples]:
+    """Return training data without ``count`` examples (tokens of text), and these for validation.
+
+    Text is cut at its end; of images and pairs a fixed random choice is taken, the same for every seed.
+    """
+    size = len(examples.stream) if isinstance(examples, Tokens) else len(examples)
+    least = examples.block + 1 if isinstance(examples, Tokens) else 1
+    if not least <= count <= size - least:
+        raise ValueError(
+            f"validation must leave {least:,} or more for each part of the {size:,} training examples, got {count:,}: "
+            f"choose another number"
+        )
+    if isinstance(examples, Tokens):
+        kept, cut = examples.stream[: size - count], examples.stream[size - count :]
+        return replace(examples, stream=kept), replace(examples, stream=cut)
+    chosen = torch.randperm(size, generator=generator("validation", size))
+    return _selected(examples, chosen[count:].sort().values), _selected(examples, chosen[:count].sort().values)
+
+
+def _selected(examples: Images | Pairs, index: Tensor) -> Images | Pairs:
+    if isinstance(examples, Pairs):
+        return Pairs(examples.x[index], examples.y[index])
+    return replace(examples, pixels=examples.pixels[index], labels=examples.labels[index])
 
 
 def generator(*key: str | int) -> torch.Generator:

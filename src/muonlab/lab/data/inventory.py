@@ -22,8 +22,8 @@ def status(names: Names = None, root: Directory = None, cache: Directory = None)
 
     Args:
         names: of datasets; None is all.
-        root: as in :func:`muonlab.lab.data.load`.
-        cache: as in :func:`muonlab.lab.data.load`.
+        root: as in :func:`muonlab.lab.data.loading.load`.
+        cache: as in :func:`muonlab.lab.data.loading.load`.
     """
     return {"datasets": [_row(entry, root, cache) for entry in _chosen(names)]}
 
@@ -36,7 +36,7 @@ def prepare(
 ) -> dict[str, Any]:
     """Decode datasets into the cache; return the rows of :func:`status` and a ``status``, "done" or "failed".
 
-    The arguments are those of :func:`muonlab.lab.data.load`. If one dataset fails, its row has the reason in
+    The arguments are those of :func:`muonlab.lab.data.loading.load`. If one dataset fails, its row has the reason in
     ``problem`` and the others are still prepared.
     """
     rows = []

@@ -18,6 +18,7 @@ from muonlab.lab.data import images, tokens
 from muonlab.lab.data.images import Progress
 from muonlab.lab.data.registry import Dataset, dataset
 from muonlab.lab.data.sources import Label, Source, find_source, fingerprint
+from muonlab.lab.own.datasets import OwnDataset
 
 if TYPE_CHECKING:
     from muonlab.lab.data.batches import Examples
@@ -30,9 +31,9 @@ class Origin:
     """Where data come from, and whether they are complete.
 
     Args:
-        source: ``hub``, ``folder`` or ``embedded``.
-        where: the hub's repository, the folder's name, or the library's.
-        label: ``complete``, a ``subset``, or a ``stand-in`` that only exercises the code.
+        source: ``hub``, ``folder``, ``embedded``, or ``own`` for data of the user.
+        where: the hub's repository, the folder's name, the library's, or the name of the user's data.
+        label: ``complete``, a ``subset``, a ``stand-in`` that only exercises the code, or ``own data``.
         train: number of images (tokens) used for training.
         test: number of images (tokens) used for testing.
         full_train: number in the complete dataset; None for a stand-in.
@@ -40,9 +41,9 @@ class Origin:
         words: a sentence with all of it.
     """
 
-    source: Literal["hub", "folder", "embedded"]
+    source: Literal["hub", "folder", "embedded", "own"]
     where: str
-    label: Label
+    label: Label | Literal["own data"]
     train: int
     test: int
     full_train: int | None
@@ -83,7 +84,7 @@ class Data(Identity):
 
 
 def identify(
-    name: str,
+    name: str | OwnDataset,
     *,
     root: Directory = None,
     cache: Directory = None,
@@ -93,6 +94,10 @@ def identify(
     progress: Progress | None = None,
 ) -> Identity:
     """Return which data :func:`load` would load, with the same arguments; reads only metadata if they are cached."""
+    if isinstance(name, OwnDataset):
+        from muonlab.lab.data.own_data import identify_own
+
+        return identify_own(name, root, train, test)
     entry = dataset(name)
     train, test, _ = _check_request(entry, train, test, block)
     location = locate(entry, root, cache, (train, test))
@@ -101,7 +106,7 @@ def identify(
 
 
 def load(
-    name: str,
+    name: str | OwnDataset,
     *,
     root: Directory = None,
     cache: Directory = None,
@@ -117,7 +122,7 @@ def load(
     damaged, the data are decoded again.
 
     Args:
-        name: of a registered dataset.
+        name: of a registered dataset, or data of the user.
         root: a directory with a folder per dataset; None is ``MUONLAB_DATA``, or else the hub.
         cache: directory of decoded data; None is ``MUONLAB_CACHE``, or else the user's cache directory.
         train: number of training images (tokens); None is all, for text at most the registry's number.
@@ -134,6 +139,10 @@ def load(
     """
     from muonlab.lab.data.batches import Images, Tokens
 
+    if isinstance(name, OwnDataset):
+        from muonlab.lab.data.own_data import load_own
+
+        return load_own(name, root, train, test, block)
     entry = dataset(name)
     train, test, block = _check_request(entry, train, test, block)
     location = locate(entry, root, cache, (train, test))

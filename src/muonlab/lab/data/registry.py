@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 AUGMENTATIONS = ("none", "flip", "flip+translate")
-"""What :func:`muonlab.lab.data.augment` can do to a batch of images."""
+"""What :func:`muonlab.lab.data.batches.augment` can do to a batch of images."""
 
 
 @dataclass(frozen=True)

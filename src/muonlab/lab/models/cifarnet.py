@@ -14,8 +14,6 @@ from muonlab.lab.models.registry import positive_integers, register
 from muonlab.lab.models.whitening import whitening_filters
 
 SHAPE = (3, 32, 32)
-WATCHED = "groups.0.conv1.weight"
-"""The parameter that the rank study watches: 64×216 as a matrix, ``first_width``×216 in general."""
 
 _PATCH = 2
 _WHITENED = 2 * SHAPE[0] * _PATCH**2

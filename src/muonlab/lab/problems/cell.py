@@ -14,14 +14,20 @@ if TYPE_CHECKING:
     from muonlab.lab.problems.definitions import KnownProblem
     from muonlab.lab.problems.inequalities import Inequality
 
-ProblemName = Literal["random_wells", "random_quadratic", "scaled_wells", "bowl", "decaying", "ravine"]
+ProblemName = Literal[
+    "random_wells", "random_quadratic", "scaled_wells", "bowl", "decaying", "ravine", "target", "canyon"
+]  # fmt: skip
 MethodName = Literal[
     "sgdm", "sgdm_L_F", "sgdm_paper", "muon_q0", "muon_q1", "muon_q2", "muon_q3", "muon_q4", "muon_q5", "muon_svd",
     "jordan", "polar_express",
 ]  # fmt: skip
 
-FIXED_BOUNDS = ("paper", "sharp", "corrected", "floor", "floor_corrected", "sgdm_paper", "sgdm_sharp", "sgdm_L_F")
-"""Bounds on the mean of ``‖∇f‖_*`` that are known before a run; the others use measurements of it."""
+FIXED_BOUNDS = (
+    "paper", "sharp", "corrected", "floor", "floor_corrected", "sgdm_paper", "sgdm_sharp", "sgdm_L_F", "trajectory",
+)  # fmt: skip
+"""Bounds on the mean of ``‖∇f‖_*`` that are known before a run; the others use measurements of it.
+
+``"trajectory"``, for the runs that need Theorems A, B and C, bounds the mean weighted by the learning rates."""
 
 
 @dataclass(frozen=True)
@@ -31,22 +37,31 @@ class TheorySpec(Settings):
     Args:
         problem: a function of :mod:`muonlab.lab.problems.definitions`.
         method: of :data:`muonlab.lab.problems.runs.METHODS`.
-        noise: distribution of one sample of the gradient's noise; ``"none"`` needs ``sigma`` 0.
-        sigma: its standard deviation.
+        noise: distribution of one sample of the gradient's noise; ``"none"`` needs ``sigma`` 0, ``"pareto"`` needs
+            ``batch_size`` 1.
+        sigma: its standard deviation; for ``"pareto"``, of infinite variance, ``(E‖ξ‖_F^1.5)^{1/1.5}``.
         batch_size: samples of it per step.
         rank: r of the r×r problems; the random ones are 4×6.
         steps: T, of each run.
         runs: seeds whose mean the bounds in expectation are compared with.
+        lr_schedule: of :data:`muonlab.theory.lr_schedules.LR_SCHEDULES`.
+        momentum_form: of Muon; SGD-M is always ``"heavy_ball"``.
+        nesterov: whether to follow Nesterov's look-ahead.
+        weight_decay: λ, decoupled.
     """
 
     problem: ProblemName = "bowl"
     method: MethodName = "muon_q3"
-    noise: Literal["none", "gaussian", "signs", "two_point"] = "none"
+    noise: Literal["none", "gaussian", "signs", "two_point", "pareto"] = "none"
     sigma: float = 0.0
     batch_size: int = 1
     rank: int = 4
     steps: int = 200
     runs: int = 1
+    lr_schedule: Literal["constant", "linear", "cosine", "warmup_cosine", "wsd"] = "constant"
+    momentum_form: Literal["heavy_ball", "ema"] = "heavy_ball"
+    nesterov: bool = False
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,6 +72,9 @@ class TheorySpec(Settings):
                 f"sigma must be 0 exactly when noise is none, got sigma = {self.sigma} and noise = {self.noise!r}: "
                 f"change one of them"
             )
+        if self.noise == "pareto" and self.batch_size != 1:
+            raise ValueError(f"pareto noise needs a batch_size of 1, got {self.batch_size}: omit it")
+        _checks.non_negative("weight_decay", self.weight_decay)
         if self.device != "cpu":
             raise ValueError(f"device must be cpu for float64 problems this small, got {self.device!r}: omit it")
 
@@ -76,7 +94,11 @@ def measure(spec: TheorySpec, context: CellContext) -> dict[str, float | int | s
     if context.stopping:
         raise Stopped
     problem = build_problem(spec)
-    run = run_method(problem, METHODS[spec.method], T=spec.steps, seeds=spec.runs, B=spec.batch_size, seed=spec.seed)
+    run = run_method(
+        problem, METHODS[spec.method], T=spec.steps, seeds=spec.runs, B=spec.batch_size, seed=spec.seed,
+        lr_schedule=spec.lr_schedule, momentum_form=spec.momentum_form, nesterov=spec.nesterov,
+        weight_decay=spec.weight_decay,
+    )  # fmt: skip
     rows = [inequality_row(name, "certain", inequality) for name, inequality in run.certain.items()]
     rows += [inequality_row(name, "expected", inequality) for name, inequality in run.expected.items()]
     for row in rows:
@@ -102,10 +124,12 @@ def measure(spec: TheorySpec, context: CellContext) -> dict[str, float | int | s
 
 def build_problem(spec: TheorySpec) -> KnownProblem:
     """Return the problem of a spec, with its noise."""
-    from muonlab.lab.problems.definitions import FAMILIES, random_quadratic, random_wells
+    from muonlab.lab.problems.definitions import FAMILIES, canyon, random_quadratic, random_wells
 
     if spec.problem in FAMILIES:
         problem = FAMILIES[spec.problem](spec.rank)
+    elif spec.problem == "canyon":
+        problem = canyon(spec.rank, T=spec.steps)
     else:
         problem = random_wells() if spec.problem == "random_wells" else random_quadratic()
     return problem if spec.noise == "none" else problem.with_noise(spec.sigma, spec.noise)

@@ -20,12 +20,14 @@ from muonlab.theory import (
     Bound,
     alignment_bound,
     alignment_floor,
+    descent_floor,
     muon_bound,
     run_bound,
     schedule_error,
     sgdm_bound,
-    staleness,
+    trajectory_bound,
 )
+from muonlab.theory.momentum import MomentumForm, momentum_trace
 from muonlab.theory.rates import Constants
 
 TOLERANCE = 1e-9
@@ -72,56 +74,145 @@ class Inequality:
         return bool(np.min(self.slack(**factors)) >= -TOLERANCE)
 
 
+@dataclass(frozen=True)
+class RunSettings:
+    """How a run steps.
+
+    Args:
+        etas: learning rate of each step.
+        beta: momentum.
+        B: batch size.
+        momentum_form: ``"heavy_ball"`` or ``"ema"``.
+        nesterov: whether Nesterov's look-ahead is orthogonalized.
+        weight_decay: λ, decoupled.
+    """
+
+    etas: Array
+    beta: float
+    B: int = 1
+    momentum_form: MomentumForm = "heavy_ball"
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the rate is constant, without Nesterov and weight decay, as in the paper's theorems."""
+        return not (self.nesterov or self.weight_decay) and bool(np.all(self.etas == self.etas[0]))
+
+    @property
+    def momentum(self) -> dict[str, Any]:
+        """The arguments of the theory that describe the momentum, except for β."""
+        return {"momentum_form": self.momentum_form, "nesterov": self.nesterov}
+
+
 def certain_inequalities(
-    problem: KnownProblem, measured: Mapping[str, Array], eta: float, beta: float
+    problem: KnownProblem, measured: Mapping[str, Array], settings: RunSettings
 ) -> dict[str, Inequality]:
-    """Return the inequalities that hold for every step and run (docs/theory/alignment-theorem.md, steps 2-4 and 7)."""
+    """Return the inequalities that hold for every step and run (docs/theory: Theorems A and B, one run)."""
     L, T, f = problem.L, len(measured["rho"]), measured["values"]
-    etas, ulps = np.full(T, eta), 256 * np.finfo(np.float64).eps
-    A = np.stack([staleness(gain, etas, L, beta) for gain in measured["gain"].T], axis=1)
-    load = eta * (np.abs(measured["rho"]) + measured["gain"])
-    curvature = L / 2 * (eta * measured["gain"]) ** 2
-    lag = beta / (1 - beta)
+    beta, decay, etas = settings.beta, settings.weight_decay, settings.etas[:, None]
+    ulps = 256 * np.finfo(np.float64).eps
+    moves = etas * (measured["gain"] + decay * measured["weights"])  # at least ‖W_t - W_{t-1}‖_op
+    betas = np.full(T, beta)
+    A = L * np.stack([momentum_trace(column, betas, **settings.momentum).drift for column in moves.T], axis=1)
+    load = etas * (np.abs(measured["rho"]) + measured["gain"])
+    curvature = L / 2 * moves**2
+    pull = etas * decay * measured["inward"]
     size = ulps * (measured["gradient"] + measured["momentum"])
-    return {
+    one_step = {"progress": -etas * measured["progress"], "curvature": curvature}
+    inequalities = {
         "one_step": Inequality(
-            np.diff(f, axis=0), {"progress": -eta * measured["progress"], "curvature": curvature}, ulps * np.abs(f[:-1])
+            np.diff(f, axis=0), one_step | ({"pull": -pull} if decay else {}), ulps * np.abs(f[:-1])
         ),
         "tracking": Inequality(measured["error"], {"drift": A, "noise": measured["noise"]}, size),
-        "tracking_plain": Inequality(
+    }
+    if settings.is_plain:
+        lag = beta / (1 - beta)
+        inequalities["tracking_plain"] = Inequality(
             measured["error_plain"].mean(axis=0),
             {
-                "drift": L * eta * lag * measured["gain"].max(axis=0),
+                "drift": L * etas[0] * lag * measured["gain"].max(axis=0),
                 "start": np.asarray(lag * math.sqrt(2 * L * problem.D) / T),
                 "noise": measured["noise_plain"].mean(axis=0),
             },
             size.mean(axis=0),
-        ),
-        "pathwise": Inequality(
-            (eta * measured["rho"] * measured["gradient"]).sum(axis=0),
-            {
-                "descent": f[0] - f[-1],
-                "curvature": curvature.sum(axis=0),
-                "drift": (load * A).sum(axis=0),
-                "noise": (load * measured["noise"]).sum(axis=0),
-            },
-            ulps * np.abs(f[0]),
-        ),
-    }
+        )
+    inequalities["pathwise"] = Inequality(
+        (etas * measured["rho"] * measured["gradient"]).sum(axis=0) + pull.sum(axis=0),
+        {
+            "descent": f[0] - f[-1],
+            "curvature": curvature.sum(axis=0),
+            "drift": (load * A).sum(axis=0),
+            "noise": (load * measured["noise"]).sum(axis=0),
+        },
+        ulps * np.abs(f[0]),
+    )
+    return inequalities
 
 
-def certificate_inequality(
-    problem: KnownProblem, measured: Mapping[str, Array], B: int, eta: float, beta: float, failure: float
-) -> Inequality | None:
-    """Return the per-run certificate of every seed, or None if it does not apply to all of them."""
-    given = {**bound_constants(problem, B, 1), "eta": eta, "beta": beta, "failure": failure}
+def certificates(
+    problem: KnownProblem, measured: Mapping[str, Array], settings: RunSettings, failure: float
+) -> Iterator[tuple[str, Inequality]]:
+    """Yield the certificate of every run, and with weight decay that of its gap, where they apply to all seeds."""
+    decay, given = settings.weight_decay, bound_constants(problem, settings.B, 1)
     del given["T"]  # run_bound counts the steps
-    columns = zip(measured["rho"].T, measured["gain"].T, strict=True)
-    bounds = [run_bound(rho, gain, **given) for rho, gain in columns]
-    if any(bound.status != "applies" for bound in bounds):
-        return None
-    weighted = (measured["rho"] * measured["gradient"]).sum(axis=0) / measured["rho"].sum(axis=0)
-    return Inequality(weighted, {name: np.array([b.terms[name] for b in bounds]) for name in bounds[0].terms})
+    pulls = decay * measured["weights"]
+    bounds = [
+        run_bound(
+            rho,
+            gain,
+            eta=settings.etas,
+            beta=settings.beta,
+            failure=failure,
+            pull=pull if decay else None,
+            tail=problem.tail,
+            **settings.momentum,
+            **given,
+        )
+        for rho, gain, pull in zip(measured["rho"].T, measured["gain"].T, pulls.T, strict=True)
+    ]
+    if all(bound.status == "applies" for bound in bounds):
+        weights = (settings.etas / settings.etas.max())[:, None] * (measured["rho"] - pulls)
+        average = (weights * measured["gradient"]).sum(axis=0) / weights.sum(axis=0)
+        yield "run", Inequality(average, {name: np.array([b.terms[name] for b in bounds]) for name in bounds[0].terms})
+    gaps = [bound.gap.bound for bound in bounds if bound.gap]
+    if len(gaps) == len(bounds):
+        yield "run_gap", Inequality(mean_gap(measured["rho"], measured, settings), {"gap": np.array(gaps)})
+
+
+def mean_gap(rho: Array, measured: Mapping[str, Array], settings: RunSettings) -> Array:
+    """Return the average of ``ρ_t ‖∇_t‖_* + λ ⟨∇_t, W_{t-1}⟩`` of each seed, weighted by the learning rates."""
+    gaps = rho * measured["gradient"] + settings.weight_decay * measured["inward"]
+    return np.asarray(settings.etas @ gaps / settings.etas.sum())
+
+
+def expected_on_trajectory(
+    problem: KnownProblem, schedule: Schedule | None, measured: Mapping[str, Array], settings: RunSettings
+) -> Iterator[tuple[str, Inequality]]:
+    """Yield the bounds on the mean over seeds of any run of Muon, with floors as constants (Theorems A, B and C).
+
+    Args:
+        problem: its constants.
+        schedule: the Newton-Schulz steps from ``‖X‖_F = 1``; None for the exact polar factor.
+        measured: see the module.
+        settings: of the run.
+    """
+    rho, gain = 1.0, 1.0
+    if schedule is not None:
+        rho, gain = descent_floor(schedule, problem.r), schedule_error(schedule, 0.0).s_max
+    given = bound_constants(problem, settings.B, 1)
+    del given["T"]  # trajectory_bound counts the rates
+    bound = trajectory_bound(
+        etas=settings.etas, betas=settings.beta, rho=rho, s=gain, weight_decay=settings.weight_decay,
+        weight_norm=float(measured["weights"][0, 0]), tail=problem.tail, **settings.momentum, **given,
+    )  # fmt: skip
+    if bound.status == "applies":
+        weights = np.array(bound.weights)
+        average = float((weights @ measured["gradient"] / weights.sum()).mean())
+        yield "trajectory", Inequality(np.asarray(average), {k: np.asarray(v) for k, v in bound.terms.items()})
+    if bound.gap:
+        left = mean_gap(np.asarray(rho), measured, settings).mean()
+        yield "trajectory_gap", Inequality(np.asarray(left), {"gap": np.asarray(bound.gap.bound)})
 
 
 def bound_constants(problem: KnownProblem, B: int, T: int) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import pickle
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +20,7 @@ from muonlab.lab.files.disk import FULL_DISK
 from muonlab.lab.files.row_files import RowFiles, SavedRows
 from muonlab.lab.runner.store import CellFolder, LockedError, hold_lock
 from muonlab.lab.settings import Settings
-from muonlab.lab.spec import Spec
+from muonlab.lab.study import Work
 from muonlab.lab.training import checkpoint
 
 Outcome = Literal["done", "failed", "stopped", "locked"]
@@ -28,12 +31,12 @@ ShowProgress = Callable[[int, int, dict[str, float]], None]
 
 @dataclass(frozen=True)
 class CellJob:
-    """A cell and how to run it: plain values, which can be sent to a worker process.
+    """A cell and how to run it, which can be sent to a worker process.
 
     Args:
         folder: the cell's folder.
         spec: the cell's spec.
-        work: ``module:function`` that runs the cell.
+        work: the function that runs the cell, or ``module:function``.
         data: directory of the data folders, or None.
         checkpoint_seconds: seconds between checkpoints.
         jobs: number of cells that run at the same time.
@@ -43,11 +46,12 @@ class CellJob:
         key: the cell's key.
         machine: description of the machine.
         cores: number of cores of the machine.
+        planned: the spec as plain values when the cell was planned.
     """
 
     folder: Path
     spec: Settings
-    work: str
+    work: Work
     data: Path | None
     checkpoint_seconds: float
     jobs: int = 1
@@ -57,17 +61,26 @@ class CellJob:
     key: str = ""
     machine: str = ""
     cores: int | None = None
+    planned: Mapping[str, Any] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the job as JSON values, for the other ranks."""
-        data = None if self.data is None else str(self.data.absolute())
-        return {**asdict(self), "folder": str(self.folder.absolute()), "data": data}
+    def to_text(self) -> str:
+        """Return the job as text for the other ranks, which were started by the same command."""
+        data = None if self.data is None else self.data.absolute()
+        return base64.b64encode(pickle.dumps(replace(self, folder=self.folder.absolute(), data=data))).decode()
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> CellJob:
-        """Rebuild a job from :meth:`to_dict`; the spec is a :class:`Spec`, because several ranks can only train."""
-        paths = {"folder": Path(values["folder"]), "data": None if values["data"] is None else Path(values["data"])}
-        return cls(**{**values, **paths, "spec": Spec(**values["spec"])})
+    def from_text(cls, text: str) -> CellJob:
+        """Rebuild a job from :meth:`to_text`."""
+        job: CellJob = pickle.loads(base64.b64decode(text))
+        return job
+
+    def check_code(self) -> None:
+        """Raise ``ValueError`` if the code of the spec has changed since the cell was planned."""
+        if self.planned is not None and self.spec.to_dict() != self.planned:
+            raise ValueError(
+                "the file of a study must stay the same while it runs, got another model, optimizer or loss than when "
+                "the study was planned: rerun the same command"
+            )
 
 
 class RunnerContext:
@@ -94,6 +107,8 @@ class RunnerContext:
 
     def write(self, row: dict[str, Any], file: str = "metrics") -> None:
         """Append a row."""
+        if not isinstance(row, dict) or not isinstance(row.get("event"), str):
+            raise ValueError(f"a row must be a dictionary with 'event', got {row!r}: add {{'event': 'measured', ...}}")
         if self._rows:
             self._rows.write(row, file)
 
@@ -132,7 +147,8 @@ def _run_locked_cell(job: CellJob, stop_requested: Callable[[], bool], show: Sho
     checkpoint.remove_incomplete_files(job.folder)
     history = folder.start(job.key, job.jobs, job.session, job.machine, job.cores, ranks.size)
     context = RunnerContext(job, stop_requested, show)
-    ranks.publish("job", job.to_dict())
+    if ranks.is_distributed:
+        ranks.publish("job", {"job": job.to_text()})
     try:
         summary = _call_work(job, context, ranks)
         rows = context.save_rows()
@@ -169,12 +185,31 @@ def _call_work(job: CellJob, context: CellContext, ranks: Ranks) -> Any:
     ranks.in_sync = False
     with ranks.detect_lost_ranks():
         try:
-            result = import_function(job.work)(job.spec, context, *([ranks] if ranks.is_distributed else []))
+            job.check_code()
+            result = work_function(job.work)(job.spec, context, *([ranks] if ranks.is_distributed else []))
+            _check_numbers(result)
         except Stopped:
             ranks.in_sync = True
             raise
     ranks.in_sync = True
     return result
+
+
+def _check_numbers(result: object) -> None:
+    """Raise unless the function of a cell returned numbers or other plain values by name."""
+    if not isinstance(result, Mapping):
+        raise TypeError(
+            f"the function of a cell must return a dictionary, got {type(result).__name__}: return {{}} if it has no "
+            f"final numbers"
+        )
+    for name, value in result.items():
+        try:
+            json.dumps(value)
+        except TypeError:
+            raise TypeError(
+                f"the function of a cell must return plain numbers or text, got {name!r} of type "
+                f"{type(value).__name__}: convert it, for example with float(...)"
+            ) from None
 
 
 def _is_failure_of_cell(error: Exception, ranks: Ranks) -> bool:
@@ -191,6 +226,11 @@ def error_line(error: BaseException) -> str:
     """Return the type and the first line of an error."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}".rstrip(": ")
+
+
+def work_function(work: Work) -> Callable[..., Any]:
+    """Return the function that runs the cells of a study."""
+    return import_function(work) if isinstance(work, str) else work
 
 
 def import_function(path: str) -> Callable[..., Any]:

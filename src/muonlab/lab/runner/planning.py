@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
@@ -11,6 +12,8 @@ from typing import Any
 from muonlab import _checks
 from muonlab.lab.cell_context import Stopped
 from muonlab.lab.distributed.ranks import Ranks
+from muonlab.lab.own.datasets import OwnDataset
+from muonlab.lab.own.part import OwnPart
 from muonlab.lab.runner.progress import reading_progress
 from muonlab.lab.runner.signals import StopSignal
 from muonlab.lab.runner.store import CellFolder, folder_name, identity, key_of, study_head
@@ -18,7 +21,7 @@ from muonlab.lab.settings import Settings
 from muonlab.lab.spec import Spec
 from muonlab.lab.study import Cell, Study
 
-DataPart = tuple[str, int | None, int | None, int | None]
+DataPart = tuple[str | OwnDataset, int | None, int | None, int | None]
 """A dataset and the part of it that is used: training examples, held-out examples, block."""
 
 
@@ -50,12 +53,11 @@ class StudyRequest:
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell, its folder, its identity (everything that decides its numbers), and the hash and size of its data."""
+    """A cell, its folder, its identity (everything that decides its numbers), and the size of its training data."""
 
     cell: Cell
     folder: CellFolder
     identity: Mapping[str, Any]
-    data_hash: str | None
     examples: int | None
 
 
@@ -66,8 +68,10 @@ def plan_cells(request: StudyRequest, stop: StopSignal, *, visible: bool) -> tup
 
     Raises:
         Stopped: if a stop is requested while data are read.
+        ValueError: if a cell has a part that cannot be identified, and the study keeps finished cells.
     """
     study = request.study
+    code = code_of(study)
     cells = study.cells(
         request.profile, seeds=request.seeds, device=request.device, threads=request.threads, settings=request.settings
     )
@@ -79,19 +83,42 @@ def plan_cells(request: StudyRequest, stop: StopSignal, *, visible: bool) -> tup
             if part not in origins:
                 origins[part] = _identify_data(part, request.data, stop, visible=visible)
             origin = origins[part]
-        decides = identity(cell, origin.get("hash"))
+        if study.cache or request.jobs > 1:  # what has no name cannot be sent to another process either
+            for part_of_spec in cell.spec.own_parts():
+                part_of_spec.check_hashable()
+        decides = identity(cell, origin.get("hash"), code)
         name = folder_name(cell.label, cell.spec.seed, key_of(decides))
         folder = CellFolder(request.folder / "cells" / name)
-        planned.append(PlannedCell(cell, folder, decides, origin.get("hash"), origin.get("train")))
+        planned.append(PlannedCell(cell, folder, decides, origin.get("train")))
     settings = {**request.settings, "device": request.device, "threads": request.threads}
     return study_head(study, request.profile, settings, origins_by_name(origins)), planned
+
+
+def code_of(study: Study) -> dict[str, Any]:
+    """Return what a study adds to the identity of its cells: the source of its own function that runs them.
+
+    Without ``cache``, a random number makes the cells of every session new ones.
+    """
+    code: dict[str, Any] = {}
+    if not isinstance(study.work, str):
+        own = OwnPart(study.work)
+        if study.cache:
+            own.check_hashable()
+        code = {"work": own.identity}
+    return code if study.cache else {**code, "session": secrets.token_hex(8)}
+
+
+def is_own(study: Study, cells: Sequence[PlannedCell]) -> bool:
+    """Return whether a study is the user's own: from a file, or with models, data, optimizers or functions of hers."""
+    return bool(study.file) or not isinstance(study.work, str) or any(cell.cell.spec.own_parts() for cell in cells)
 
 
 def needs_run(planned: PlannedCell, request: StudyRequest) -> bool:
     """Return whether a cell is run: an open one always, a failed one only if it is retried, a finished one never.
 
     A changed spec, data or ``NUMERICS`` gives another key; the same run directory then refuses the run
-    (``store._check_same``, ``session._create_folders``), and with another ``--out`` the cell is open.
+    (``store._check_same``, ``session._create_folders``), and with another ``--out`` the cell is open. In a study of the
+    user's own, changed code or a changed spec is a new cell of the same run directory, and the old one stays.
     """
     status = planned.folder.status
     if status == "failed":
@@ -101,6 +128,8 @@ def needs_run(planned: PlannedCell, request: StudyRequest) -> bool:
 
 def check_cells(study: Study, cells: Sequence[PlannedCell], ranks: Ranks) -> None:
     """Raise ValueError for a spec that cannot be run, by the ``check`` of the study's work if it has one."""
+    if not isinstance(study.work, str):
+        return
     check = getattr(import_module(study.work.partition(":")[0]), "check", None)
     if check is not None:
         for planned in cells:
@@ -113,10 +142,10 @@ def _data_part(spec: Settings) -> DataPart | None:
 
 def _identify_data(part: DataPart, root: Path | None, stop: StopSignal, *, visible: bool) -> dict[str, Any]:
     """Return the hash and the origin of a part of a dataset."""
-    from muonlab.lab.data import identify
+    from muonlab.lab.data.loading import identify
 
     name, train, test, block = part
-    with reading_progress(name, visible=visible) as show:
+    with reading_progress(_data_name(name), visible=visible) as show:
 
         def progress(done: int, total: int, what: str) -> None:
             if stop.requested:
@@ -127,6 +156,10 @@ def _identify_data(part: DataPart, root: Path | None, stop: StopSignal, *, visib
     return {"hash": data.hash, **asdict(data.origin)}
 
 
+def _data_name(data: str | OwnDataset) -> str:
+    return data if isinstance(data, str) else data.name
+
+
 def origins_by_name(origins: Mapping[DataPart, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return origins by the name of the dataset; where a study uses several parts of one, by name and part.
 
@@ -135,9 +168,11 @@ def origins_by_name(origins: Mapping[DataPart, Mapping[str, Any]]) -> dict[str, 
         >>> origins_by_name(parts)
         {'digits': {}, 'mnist, train=10': {}, 'mnist, train=20': {}}
     """
-    names = [name for name, *_ in origins]
-    by_name = {}
-    for (name, *sizes), origin in origins.items():
+    names = [_data_name(data) for data, *_ in origins]
+    by_name: dict[str, Mapping[str, Any]] = {}
+    for name, (_, *sizes), origin in zip(names, origins.keys(), origins.values(), strict=True):
         given = [f"{k}={v}" for k, v in zip(("train", "test", "block"), sizes, strict=True) if v is not None]
-        by_name[name if names.count(name) == 1 else ", ".join([name, *given])] = origin
+        full_name = name if names.count(name) == 1 else ", ".join([name, *given])
+        if by_name.setdefault(full_name, origin) != origin:
+            raise ValueError(f"data must have names of their own, got two {full_name!r}: use dataset(…, name=…)")
     return by_name

@@ -5,35 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from muonlab.lab.runner.cells import ShowProgress
 
 
-class ProgressDisplay(Protocol):
-    """Shows the progress of the cells that are running."""
-
-    def begin(self, name: str) -> ShowProgress:
-        """Show that a cell is running; return the function that shows its progress."""
-        ...
-
-    def end(self, name: str, outcome: str) -> None:
-        """Show the outcome of a cell."""
-        ...
-
-
-class HiddenDisplay:
-    """Shows nothing."""
+class ProgressDisplay:
+    """Shows the progress of the cells that are running; this base class shows nothing."""
 
     def begin(self, name: str) -> ShowProgress:  # noqa: ARG002
-        """Show nothing."""
+        """Show that a cell is running; return the function that shows its progress."""
         return lambda *_: None
 
     def end(self, name: str, outcome: str) -> None:
-        """Show nothing."""
+        """Show the outcome of a cell."""
 
 
-class LineDisplay(HiddenDisplay):
+class LineDisplay(ProgressDisplay):
     """Prints a line to the standard error when a cell ends."""
 
     def __init__(self, total: int) -> None:
@@ -52,7 +39,7 @@ def progress_display(title: str, total: int, *, visible: bool) -> Iterator[Progr
         with _bars(title, total) as bars:
             yield bars
     else:
-        yield LineDisplay(total) if visible else HiddenDisplay()
+        yield LineDisplay(total) if visible else ProgressDisplay()
 
 
 @contextmanager
@@ -84,7 +71,7 @@ def _bars(title: str, total: int) -> Iterator[ProgressDisplay]:
         study = progress.add_task(title, total=total, numbers="")
         tasks = {}
 
-        class BarDisplay:
+        class BarDisplay(ProgressDisplay):
             """One bar for the study and one for each running cell."""
 
             def begin(self, name: str) -> ShowProgress:

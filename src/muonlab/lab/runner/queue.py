@@ -12,14 +12,13 @@ from typing import Any
 
 from muonlab import _checks
 from muonlab.lab.runner.planning import StudyRequest
-from muonlab.lab.runner.progress import HiddenDisplay
+from muonlab.lab.runner.progress import ProgressDisplay
 from muonlab.lab.runner.results import CellResult, cell_names, read_cell
 from muonlab.lab.runner.run_study import explain_full_disk, run_cells
 from muonlab.lab.runner.session import CellTask, open_session
 from muonlab.lab.runner.signals import handle_signals
 from muonlab.lab.runner.store import read_head
 from muonlab.lab.studies import find
-from muonlab.lab.study import PROFILES
 
 ShowLine = Callable[[str], None]
 THREADS = 1
@@ -31,11 +30,11 @@ class QueueEntry:
     """One entry of a queue: a study, with the first ``seeds`` seeds.
 
     Args:
-        study: a name of ``muonlab list studies``.
-        profile: ``"smoke"``, ``"small"`` or ``"paper"``.
+        study: a name of ``muonlab list studies``, or the path of a study file.
+        profile: one of the study's.
         seeds: runs of each cell. A later entry with more seeds adds cells to the same run directory.
         cell_minutes: estimated CPU minutes of a cell, used until a finished cell gives a better estimate.
-        name: of the run directory; empty is ``STUDY-PROFILE``.
+        name: of the run directory; empty is ``STUDY-PROFILE``, or ``STUDY`` if the study has one profile.
         settings: fields of the spec to replace in every cell.
     """
 
@@ -47,11 +46,11 @@ class QueueEntry:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        find(self.study)
-        _checks.one_of("profile", self.profile, PROFILES)
+        study = find(self.study)
+        study.profile_name(self.profile)
         _checks.integer("seeds", self.seeds, at_least=1)
         _checks.positive("cell_minutes", self.cell_minutes)
-        object.__setattr__(self, "name", self.name or f"{self.study}-{self.profile}")
+        object.__setattr__(self, "name", self.name or study.folder_name(self.profile))
         if Path(self.name).name != self.name or self.name == "..":
             raise ValueError(f"name must be that of a folder in --out, got {self.name!r}: use letters and hyphens")
 
@@ -74,6 +73,8 @@ def read_queue(path: Path) -> tuple[QueueEntry, ...]:
             raise ValueError(
                 f"entries of a list have the fields {', '.join(known)}, got entry {number} of {path} {problem}: edit it"
             )
+        if str(run["study"]).endswith(".py"):
+            run["study"] = str(path.parent / run["study"])
         entries.append(QueueEntry(**run))
     first_of_name: dict[str, QueueEntry] = {}
     for entry in entries:
@@ -147,7 +148,7 @@ def _entry_of(task: CellTask, entries: Sequence[QueueEntry]) -> QueueEntry:
     return next(entry for entry in entries if entry.name == name and seed < entry.seeds)
 
 
-class _QueueDisplay(HiddenDisplay):
+class _QueueDisplay(ProgressDisplay):
     """Shows a line for each cell that ends, with the number of cells left and the estimated time."""
 
     def __init__(

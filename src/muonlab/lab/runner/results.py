@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -109,6 +110,37 @@ class Results:
         """Return the cells by label, in their order; only those with ``status`` if it is given."""
         return by_label(cell for cell in self.cells if status in (None, cell.status))
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of all cells: of each its label, seed, values on the axes and status, and what it recorded.
+
+        A recorded number with the name of an axis, such as the learning rate of a schedule, is called ``current_…``.
+        """
+        return [
+            {
+                "label": cell.label,
+                **{axis: _axis_value(cell.spec.get(axis), point) for axis, point in cell.points.items()},
+                "seed": cell.seed,
+                "status": cell.status,
+                **{f"current_{name}" if name in cell.points else name: value for name, value in row.items()},
+            }
+            for cell in self.cells
+            for row in cell.metrics
+        ]
+
+    def to_frame(self) -> Any:
+        """Return :meth:`rows` as a pandas DataFrame."""
+        import pandas as pd  # type: ignore[import-untyped]
+
+        return pd.DataFrame(self.rows())
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write :meth:`rows` to a CSV file; a number that a row does not have is empty."""
+        rows = self.rows()
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
+            writer.writeheader()
+            writer.writerows(rows)
+
     def of_ended_seeds(self) -> Results:
         """Return the results of the seeds whose cells are all done or failed; of all seeds if there is none."""
         running = {cell.seed for cell in self.cells if cell.status == "open"}
@@ -120,6 +152,11 @@ class Results:
         """``"open"`` if a cell is open, else ``"failed"`` if one failed, else ``"done"``."""
         statuses = {cell.status for cell in self.cells}
         return "open" if "open" in statuses else "failed" if "failed" in statuses else "done"
+
+
+def _axis_value(value: Any, point: str) -> Any:
+    """Return the value of a cell on an axis if it is a number, else its label."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else point
 
 
 def by_label(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
@@ -135,7 +172,7 @@ def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = Non
 
     Args:
         path: the run directory, such as ``run(...).folder``.
-        names: names of the cells' folders; None reads all.
+        names: names of the cells' folders; None reads all but those of an earlier definition of the study.
 
     Raises:
         ValueError: if it is not a run directory, a file was changed, or a cell is missing or belongs elsewhere.
@@ -147,7 +184,7 @@ def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = Non
     environments = sessions_of(folder)
     if names is None:
         names = cell_names(folder)
-        _check_listed(folder, names)
+        _check_listed(folder, [*names, *earlier_names(folder)])
     cells = tuple(read_cell(folder / "cells" / name, head) for name in names)
     for message in without_session(cells, environments):
         raise ValueError(
@@ -160,6 +197,12 @@ def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = Non
 def cell_names(folder: Path) -> list[str]:
     """Return the names of the cells' folders, in the order of the study."""
     names: list[str] = read_json(folder / "cells.json", default={"cells": []})["cells"]
+    return names
+
+
+def earlier_names(folder: Path) -> list[str]:
+    """Return the names of the folders of cells of an earlier definition of the study, which results leave out."""
+    names: list[str] = read_json(folder / "cells.json", default={}).get("earlier", [])
     return names
 
 
@@ -239,6 +282,13 @@ def read_cell(path: Path, head: Mapping[str, Any] | None = None) -> CellResult:
     )
 
 
+def _setting(spec: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a field, or of an option ``FIELD.OPTION``; a value that no setting has if it is missing."""
+    field, dot, option = name.partition(".")
+    place = spec.get(field, {}).get("options", {}) if dot else spec
+    return place.get(option if dot else field, NotImplemented)
+
+
 def _check_own(path: Path, about: Mapping[str, Any], key: str, head: Mapping[str, Any] | None) -> None:
     """Refuse a cell in the folder of another cell, or in the run directory of other numerics, data or settings."""
     identity, spec = about["identity"], about["spec"]
@@ -252,7 +302,7 @@ def _check_own(path: Path, about: Mapping[str, Any], key: str, head: Mapping[str
     if head is None:
         return
     hashes = {data.get("hash") for data in head["data"].values()} | {None}
-    settings = {name: value for name, value in head["settings"].items() if name not in spec or spec[name] != value}
+    settings = {name for name, value in head["settings"].items() if _setting(spec, name) != value}
     if identity["numerics"] != head["numerics"] or identity["data"] not in hashes or settings:
         raise ValueError(
             f"a cell must belong to its run directory, got {path} with other numerics, data or settings than study.json"

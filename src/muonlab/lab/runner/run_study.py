@@ -21,7 +21,7 @@ from muonlab.lab.runner.signals import StopSignal, handle_signals
 from muonlab.lab.runner.store import read_head
 from muonlab.lab.runner.workers import run_in_workers
 from muonlab.lab.studies import find
-from muonlab.lab.study import PROFILES, Profile, Study
+from muonlab.lab.study import Profile, Study
 
 TRAINING = Study.work
 """The only work that several ranks can do together."""
@@ -29,7 +29,7 @@ TRAINING = Study.work
 
 def run(
     study: Study | str,
-    profile: str = "smoke",
+    profile: str | None = None,
     *,
     seeds: int | None = None,
     data: str | os.PathLike[str] | None = None,
@@ -50,14 +50,15 @@ def run(
     A finished cell is run again only after its folder is removed, or with another ``out``; an interrupted one resumes
     bit-for-bit from its last checkpoint; a failed one is kept with its traceback and run again only with ``retry``.
     SIGTERM and Ctrl-C save and return early: the status of the results is then ``"open"``. While data are read, they
-    raise :class:`muonlab.lab.cell_context.Stopped`.
+    raise ``muonlab.lab.cell_context.Stopped``.
 
     Args:
-        study: a name of ``muonlab list studies``, or a :class:`Study`.
-        profile: ``"smoke"``, ``"small"`` or ``"paper"``.
+        study: a name of ``muonlab list studies``, the path of a study file, or a :class:`muonlab.lab.Study`.
+        profile: one of the study's, such as ``"smoke"``, ``"small"`` or ``"paper"``; None is ``"smoke"`` if the study
+            has it, else the first.
         seeds: number of runs of each cell; None is the profile's number.
         data: directory with a folder for each dataset in the hub's layout; None is ``MUONLAB_DATA``, else the hub.
-        out: run directory; None is ``runs/STUDY-PROFILE``.
+        out: run directory; None is ``runs/STUDY-PROFILE``, or ``runs/STUDY`` if the study has one profile.
         device: ``"cpu"``, ``"cuda"``, ``"mps"``.
         threads: torch threads of a cell; None is the number of the run directory, else that of the profile, else the
             cores divided by ``jobs``.
@@ -68,7 +69,7 @@ def run(
         checkpoint_seconds: seconds between checkpoints.
         progress: whether to show progress on the standard error.
         notes: stored with the session in ``env.json``; the command line stores the hash of the rules of the claims.
-        ranks: processes that train each cell together, of which this is rank 0; the others call :func:`follow`.
+        ranks: processes that train each cell together, of which this is rank 0; the others call ``run_study.follow``.
 
     Example:
         >>> import tempfile
@@ -79,16 +80,16 @@ def run(
     """
     study = find(study) if isinstance(study, str) else study
     _checks.integer("jobs", jobs, at_least=1)
-    _checks.one_of("profile", profile, PROFILES)
+    profile = study.profile_name(profile)
     _check_ranks(study, jobs, ranks)
     if out is not None and not os.fspath(out):
         raise ValueError("--out must name a directory, got an empty name: omit it for runs/STUDY-PROFILE")
-    folder = Path("runs") / f"{study.name}-{profile}" if out is None else Path(out)
+    folder = Path("runs") / study.folder_name(profile) if out is None else Path(out)
     request = StudyRequest(
         study,
         profile,
         folder,
-        _threads(threads, jobs, folder, study.profiles[profile]),  # type: ignore[index]
+        _threads(threads, jobs, folder, study.profiles[profile]),
         seeds=seeds,
         data=None if data is None else Path(data),
         device=device,
@@ -181,7 +182,7 @@ def follow(ranks: Ranks) -> int:
     with handle_signals(ignore_repeated=True) as stop:
         while "end" not in (message := ranks.wait_for("job")):
             try:
-                join_cell(CellJob.from_dict(message), lambda: stop.requested, ranks)
+                join_cell(CellJob.from_text(message["job"]), lambda: stop.requested, ranks)
             except OtherRankError:  # the rank that has the error prints it
                 return 2
             except OSError as error:

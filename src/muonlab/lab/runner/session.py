@@ -13,10 +13,12 @@ from muonlab.lab.distributed.ranks import ALONE, Ranks
 from muonlab.lab.files.hashed_json import write_json
 from muonlab.lab.runner.cells import CellJob
 from muonlab.lab.runner.environment import describe_machine, environment
-from muonlab.lab.runner.planning import PlannedCell, StudyRequest, check_cells, needs_run, plan_cells
-from muonlab.lab.runner.results import cell_names, sessions_of
+from muonlab.lab.runner.needs import check_needs
+from muonlab.lab.runner.planning import PlannedCell, StudyRequest, check_cells, is_own, needs_run, plan_cells
+from muonlab.lab.runner.results import cell_names, earlier_names, sessions_of
 from muonlab.lab.runner.signals import StopSignal
 from muonlab.lab.runner.store import hold_directory, key_of
+from muonlab.lab.studies import studies
 
 
 @contextmanager
@@ -25,27 +27,35 @@ def open_session(
 ) -> Iterator[StudySession]:
     """Plan and check the cells of a request, then hold its run directory for writing."""
     head, cells = plan_cells(request, stop, visible=visible)
-    if any(needs_run(cell, request) for cell in cells):
+    to_run = [cell for cell in cells if needs_run(cell, request)]
+    if to_run:
         check_cells(request.study, cells, ranks)
+        check_needs(request, to_run)
     with hold_directory(request.folder, head):
-        _create_folders(request.folder, cells)
+        _create_folders(request, cells)
         yield StudySession(request, cells, ranks)
 
 
-def _create_folders(folder: Path, cells: Sequence[PlannedCell]) -> None:
-    """Create the folder of each cell, and list the cells in ``cells.json``."""
-    names, listed = [planned.folder.path.name for planned in cells], cell_names(folder)
+def _create_folders(request: StudyRequest, cells: Sequence[PlannedCell]) -> None:
+    """Create the folder of each cell, and list the cells in ``cells.json``.
+
+    Cells of an earlier definition of the user's own study stay in the directory, listed as ``earlier``.
+    """
+    folder = request.folder
+    names, listed, earlier = [planned.folder.path.name for planned in cells], cell_names(folder), earlier_names(folder)
     seeds = {planned.cell.spec.seed for planned in cells}
-    for name in listed:
-        if name not in names and any(f"-seed{seed}-" in name for seed in seeds):
-            raise ValueError(
-                f"a run directory holds the cells of one study, got {folder} with {name}, which is not one of them: "
-                f"the definition of the study has changed since: choose another --out"
-            )
+    replaced = [name for name in listed if name not in names and any(f"-seed{seed}-" in name for seed in seeds)]
+    if replaced and not is_own(request.study, cells):
+        raise ValueError(
+            f"a run directory holds the cells of one study, got {folder} with {replaced[0]}, which is not one of them: "
+            f"the definition of the study has changed since: choose another --out"
+        )
     for planned in cells:
         planned.folder.create(planned.cell, planned.identity)
-    if not set(names) <= set(listed):
-        write_json(folder / "cells.json", {"cells": [*names, *(name for name in listed if name not in names)]})
+    kept = [*names, *(name for name in listed if name not in {*names, *replaced})]
+    aside = sorted({*earlier, *replaced} - set(kept))
+    if set(kept) != set(listed) or aside != earlier:
+        write_json(folder / "cells.json", {"cells": kept, **({"earlier": aside} if aside else {})})
 
 
 class StudySession:
@@ -76,6 +86,7 @@ class StudySession:
                 **environment(),
                 "claims": list(study.claims),
                 "items": list(study.items),
+                **_about_own_study(self.request),
                 **self.request.notes,
                 "ranks": self._ranks.size,
                 "parallel": self._ranks.parallel,
@@ -84,6 +95,15 @@ class StudySession:
             write_json(self.request.folder / "env.json", {"sessions": [*sessions, entry]})
             self._entry = len(sessions), entry
         return self._entry
+
+
+def _about_own_study(request: StudyRequest) -> dict[str, Any]:
+    """Return what a page needs to know of a study that the package does not have."""
+    study = request.study
+    if study == studies().get(study.name):
+        return {}
+    differences = study.profiles[request.profile].differences
+    return {"title": study.title, "differences": differences, "file": Path(study.file).name}
 
 
 @dataclass(frozen=True)
@@ -102,17 +122,19 @@ class CellTask:
     def start(self) -> CellJob:
         """Return the job of the cell; the first one of a session writes its environment to ``env.json``."""
         request, (number, entry) = self.session.request, self.session.entry()
+        spec = self.planned.cell.spec
         return CellJob(
             folder=self.folder,
-            spec=self.planned.cell.spec,
+            spec=spec,
             work=request.study.work,
             data=request.data,
             checkpoint_seconds=request.checkpoint_seconds,
             jobs=request.jobs,
             session=number,
-            data_hash=self.planned.data_hash,
+            data_hash=self.planned.identity["data"],
             keep_weights=request.keep_weights,
             key=key_of(self.planned.identity),
             machine=describe_machine(entry),
             cores=entry["cores"],
+            planned=spec.to_dict() if spec.own_parts() else None,
         )

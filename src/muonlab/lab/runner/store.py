@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from muonlab.lab.files.hashed_json import read_json, write_json
+from muonlab.lab.settings import plain
 from muonlab.lab.study import Cell, Study, cell_name
 from muonlab.lab.training import checkpoint
 
@@ -44,7 +45,7 @@ def study_head(study: Study, profile: str, settings: Mapping[str, Any], data: Ma
         "numerics": NUMERICS,
         "study": study.name,
         "profile": profile,
-        "settings": dict(settings),
+        "settings": {name: plain(value) for name, value in settings.items()},
         "data": dict(data),
     }
 
@@ -89,9 +90,10 @@ def _check_same(path: Path, existing: Mapping[str, Any], head: Mapping[str, Any]
     for name in head:
         was, now = ((_short_hashes(each[name]) if name == "data" else each[name]) for each in (existing, plain))
         if was != now:
+            seeded = ", or seed the random numbers of the function that makes the data" if name == "data" else ""
             raise ValueError(
                 f"a run directory holds one study, got {path} with {name} {json.dumps(was)} where this run has "
-                f"{json.dumps(now)}: choose another --out"
+                f"{json.dumps(now)}: choose another --out{seeded}"
             )
 
 
@@ -122,13 +124,15 @@ def hold_lock(path: Path) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------------------ one cell
 
 
-def identity(cell: Cell, data: str | None) -> dict[str, Any]:
+def identity(cell: Cell, data: str | None, code: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return everything that decides a cell's numbers: its spec, ``NUMERICS`` and the hash of its data.
+
+    ``code`` is what a study of the user adds (``planning.code_of``).
 
     Only the fields of the spec that differ from their defaults are included, so that adding a field whose default
     changes nothing keeps the keys of existing cells. The version of the package is left out for the same reason.
     """
-    return {"spec": cell.spec.non_defaults(), "numerics": NUMERICS, "data": data}
+    return {"spec": cell.spec.non_defaults(), "numerics": NUMERICS, "data": data, **(code or {})}
 
 
 def key_of(identity: Mapping[str, Any]) -> str:

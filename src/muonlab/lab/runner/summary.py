@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import shlex
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 from muonlab.lab.runner.cells import import_function
 from muonlab.lab.runner.results import CellResult, Results
 from muonlab.lab.runner.timing import timing_of
 from muonlab.lab.studies import studies
+from muonlab.lab.study import WHOLE, Profile
 
-NUMBERS = ("train_loss", "test_loss", "test_accuracy", "seconds", "cpu_seconds", "gradient_nuclear_norm")
+NUMBERS = (
+    "train_loss",
+    "validation_loss",
+    "test_loss",
+    "test_accuracy",
+    "seconds",
+    "cpu_seconds",
+    "gradient_nuclear_norm",
+)
 """Numbers of the last evaluation that are shown."""
 
 
 def report(results: Results) -> dict[str, Any]:
     """Return the results of a finished or interrupted study, as ``muonlab run --json`` prints them."""
-    study, timing = studies().get(results.study), timing_of(results)
+    timing = timing_of(results)
     return {
         "command": command(results),
         "study": results.study,
         "profile": results.profile,
-        "smaller_than_the_paper": study.profiles[results.profile].differences if study else None,  # type: ignore[index]
+        "smaller_than_the_paper": differences(results) or None,
         "changed": _changes(results),
         "status": results.status,
         "cells_to_run": results.cells_to_run,
@@ -44,10 +54,29 @@ def _analysis(results: Results) -> list[dict[str, Any]]:
     return list(import_function(study.analysis)(results))
 
 
+def definition(results: Results) -> Mapping[str, Any]:
+    """Return title, differences and file of a study of the user's own, from its last session; empty for ours."""
+    return next((session for session in reversed(results.environments) if "title" in session), {})
+
+
+def differences(results: Results) -> str:
+    """Return what differs from the paper, with the number of runs of each setting; empty if nothing does."""
+    study, own = studies().get(results.study), definition(results)
+    text = str(own["differences"]) if own else ""
+    if study is not None and not own and results.profile in study.profiles:
+        text = study.profiles[results.profile].differences
+    runs = max((len(cells) for cells in results.places().values()), default=1)
+    return Profile(runs, text).differences_with(runs)
+
+
 def command(results: Results) -> str:
-    """Return the command that reproduces these results, without --data and --out."""
+    """Return the command that reproduces these results, without --out; DIR is the directory of the data."""
     settings, changes = results.head["settings"], _changes(results)
-    arguments = ["muonlab", "run", results.study, "--profile", results.profile]
+    file = definition(results).get("file")
+    name = f"./{file}" if file else results.study
+    arguments = ["muonlab", "run", name, *([] if results.profile == WHOLE else ["--profile", results.profile])]
+    if any(data.get("source") == "folder" for data in results.head["data"].values()):
+        arguments += ["--data", "DIR"]
     arguments += ["--seeds", str(1 + max((cell.seed for cell in results.cells), default=0))]
     arguments += ["--device", str(settings.get("device", "cpu")), "--threads", str(settings["threads"])]
     return shlex.join([*arguments, *(["--set", *changes] if changes else [])])

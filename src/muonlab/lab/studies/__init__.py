@@ -30,16 +30,23 @@ def studies() -> Mapping[str, Study]:
 
 
 def find(name: str) -> Study:
-    """Return a study by name; raise ValueError with similar names if there is none."""
+    """Return a study by name, or that of a file ``….py``; raise ValueError with similar names if there is none."""
+    if name.endswith(".py"):
+        from muonlab.lab.own.study_file import load_study
+
+        return load_study(name)
     known = studies()
     if name not in known:
         near = difflib.get_close_matches(name, known) or list(known)
-        raise ValueError(f"a study must be one of those listed, got {name!r}: {', '.join(near)} (muonlab list studies)")
+        raise ValueError(
+            f"a study must be one of those listed, got {name!r}: {', '.join(near)} (muonlab list studies), "
+            f"or the path of a file ending in .py"
+        )
     return known[name]
 
 
-def describe() -> dict[str, Any]:
-    """Return name, title, claims and size of each study, as ``muonlab list studies --json`` prints them."""
+def describe(*files: str) -> dict[str, Any]:
+    """Return name, title, claims and size of each study, or of those in files, for ``muonlab list studies``."""
     return {
         "studies": [
             {
@@ -51,6 +58,6 @@ def describe() -> dict[str, Any]:
                 "cells": {profile: len(study.cells(profile)) for profile in study.profiles},
                 "profiles": {name: profile.differences for name, profile in study.profiles.items()},
             }
-            for study in studies().values()
+            for study in (map(find, files) if files else studies().values())
         ]
     }

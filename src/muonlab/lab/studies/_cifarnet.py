@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from muonlab.lab.spec import Spec
-from muonlab.lab.study import Axis, Profile, ProfileName
+from muonlab.lab import Axis, Profile, Spec
+from muonlab.lab.study import ProfileName
 
 BASE = Spec(
     model="cifarnet",

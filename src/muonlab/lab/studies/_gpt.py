@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muonlab.lab.spec import Spec
-from muonlab.lab.study import Profile, ProfileName
+from muonlab.lab import Profile, Spec
+from muonlab.lab.study import ProfileName
 
 BASE = Spec(
     dataset="fineweb",

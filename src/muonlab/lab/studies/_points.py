@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muonlab.lab.study import Axis, Point
+from muonlab.lab import Axis, Point
 
 SGD_M = Point("SGD-M", {"optimizer": "sgdm"})
 SVD = Point("Muon (SVD)", {"optimizer": "svd"})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from muonlab.lab import Axis, Point, Study
 from muonlab.lab.studies._cifarnet import BASE, profiles
-from muonlab.lab.study import Axis, Point, Study
 
 STUDY = Study(
     number=10,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from muonlab.lab import Axis, Point, Study
 from muonlab.lab.studies._cifarnet import BASE, profiles
-from muonlab.lab.study import Axis, Point, Study
 
 SIZES = (64, 128, 256, 512, 1024)
 EVALUATED = 4_096

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from muonlab.lab import Study
 from muonlab.lab.studies._gpt import BASE, CLAIMS, profiles
 from muonlab.lab.studies._points import OPTIMIZERS
-from muonlab.lab.study import Study
 
 STUDY = Study(
     number=6,

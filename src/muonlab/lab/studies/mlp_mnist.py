@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from muonlab.lab.spec import Spec
+from muonlab.lab import Profile, Spec, Study
 from muonlab.lab.studies._points import OPTIMIZERS
-from muonlab.lab.study import Profile, Study
 
 STUDY = Study(
     number=2,
@@ -20,7 +19,7 @@ STUDY = Study(
         dataset="mnist",
         lr=0.08,
         momentum=0.7,
-        smoothing=0.1,  # the table ends at 0.501, which 0.2 cannot reach: see paper.smoothing_floor
+        smoothing=0.1,  # the table ends at 0.501, which 0.2 cannot reach: see paper.DOUBTS
         batch_size=256,
         epochs=50,
     ),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from muonlab.lab.spec import Spec
+from muonlab.lab import Profile, Spec, Study
 from muonlab.lab.studies._points import OPTIMIZERS
-from muonlab.lab.study import Profile, Study
 
 _WHOLE = Profile(3, "scikit-learn's 8×8 digits, layers of 128 and 64, 20 epochs, 3 runs", threads=1)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from muonlab.lab import Axis, Point, Study
 from muonlab.lab.studies._cifarnet import BASE, profiles
 from muonlab.lab.studies._points import SGD_M, SVD, muon
-from muonlab.lab.study import Axis, Point, Study
 
 
 def _ranks(*widths: int) -> Axis:

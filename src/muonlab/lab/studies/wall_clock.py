@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from muonlab.lab import Axis, Point, Profile, Study
 from muonlab.lab.costs import CostSpec
-from muonlab.lab.study import Axis, Point, Profile, Study
 
 _SMALL = (
     (64, 216), (64, 576), (256, 576), (256, 2304),  # CifarNet

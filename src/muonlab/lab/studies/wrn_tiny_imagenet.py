@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from muonlab.lab.spec import Spec
+from muonlab.lab import Profile, Spec, Study
 from muonlab.lab.studies._points import OPTIMIZERS
-from muonlab.lab.study import Profile, Study
 
 STUDY = Study(
     number=4,

@@ -266,4 +266,12 @@ def load_weights(folder: Path, digest: str | None) -> dict[str, Tensor]:
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    """Return contiguous CPU tensors, copies of those that share memory, which safetensors does not write."""
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        value = tensor.detach().cpu().contiguous()
+        shares = value.untyped_storage().data_ptr() in seen
+        seen.add(value.untyped_storage().data_ptr())
+        plain[name] = value.clone() if shares else value
+    return plain

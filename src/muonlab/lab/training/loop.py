@@ -11,16 +11,26 @@ from torch import Tensor
 
 from muonlab.diagnostics import Recorder
 from muonlab.lab.cell_context import CellContext, Stopped
-from muonlab.lab.data import Data, augment, load, order
+from muonlab.lab.data.batches import Examples, augment, order, set_aside
+from muonlab.lab.data.loading import Data, load
 from muonlab.lab.distributed.parallel_model import DistributedModel
 from muonlab.lab.distributed.ranks import ALONE, Ranks
+from muonlab.lab.own.datasets import OwnDataset
+from muonlab.lab.own.optimizers import OwnOptimizer
 from muonlab.lab.spec import Spec
 from muonlab.lab.training import checkpoint
 from muonlab.lab.training.clipping import clip_gradients
 from muonlab.lab.training.clock import Clock
 from muonlab.lab.training.evaluation import criterion, held_out_numbers
+from muonlab.lab.training.own_state import create_state, describe_state
 from muonlab.lab.training.recipe import build_optimizer, learning_rate_factor
-from muonlab.lab.training.setup import build_model, check, gradient_nuclear_norm, run_length, watched_parameter
+from muonlab.lab.training.setup import (
+    build_model,
+    check,
+    gradient_nuclear_norm,
+    run_length,
+    watched_parameter,
+)
 from muonlab.lab.training.snapshot import named_tensors, restore_random_state
 
 Part = tuple[Tensor, Tensor, float]
@@ -33,6 +43,8 @@ def train(spec: Spec, context: CellContext, ranks: Ranks = ALONE) -> dict[str, A
     Called on every rank, with a context that writes rows on rank 0 only. Raises :class:`Stopped` after saving if the
     context asks to stop.
     """
+    if isinstance(spec.dataset, OwnDataset):
+        spec.dataset.splits(context.data)  # in this process, before they are checked
     check(spec, ranks=ranks)
     run = Training(spec, context, ranks)
     run.resume()
@@ -61,10 +73,14 @@ class Training:
         data = self._load_data()
         if context.data_hash not in (None, data.hash):
             raise ValueError(
-                f"data must stay the same during a study, got other data for {spec.dataset} than when the study was "
-                f"planned: choose another --out"
+                f"data must stay the same during a study, got other data for {data.name} than when the study was "
+                f"planned: choose another --out, or seed the random numbers of the function that makes the data"
             )
-        self.train_data, self.test_data = data.train.to(self.device), data.test.to(self.device)
+        examples, self.validation_data = data.train, None
+        if spec.validation is not None:
+            examples, held_out = set_aside(data.train, spec.validation)
+            self.validation_data = held_out.to(self.device)
+        self.train_data, self.test_data = examples.to(self.device), data.test.to(self.device)
         self.per_epoch, self.updates = run_length(spec, len(self.train_data))
         self.evaluate_every = spec.evaluate_every or self.per_epoch
         self.distributed_model = DistributedModel(build_model(spec, data), ranks, self.device)
@@ -76,7 +92,7 @@ class Training:
         self.recorder: Recorder | None = None
         if spec.recorded:
             self.recorder = Recorder(
-                self.optimizer, spec.record_every, to=lambda row: context.write(row, "certificates")
+                self.optimizer, spec.record_every, to=lambda row: context.write(row, "certificates"), keep=False
             )
         self.clock = Clock(self.device, alone=ranks.size == 1)
         self.step = self.updates_since_evaluation = 0
@@ -118,7 +134,7 @@ class Training:
                 self.nuclear_norm_sum += gradient_nuclear_norm(self.watched)
         if self.spec.clip is not None:
             clip_gradients(self.trained_parameters, self.spec.clip)
-        factor = learning_rate_factor(self.step, self.updates, self.spec.warmup)
+        factor = learning_rate_factor(self.step, self.updates, self.spec.warmup, self.spec.schedule)
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         recorded = (self.recorder.seconds, self.recorder.cpu_seconds) if self.recorder else (0.0, 0.0)
@@ -177,7 +193,7 @@ class Training:
         row = {
             "event": "evaluation",
             **self._position(),
-            "train_loss": self.check_finite(self._loss_sum_of_all_ranks() / self.updates_since_evaluation),
+            "train_loss": self.check_finite(float(self.ranks.sum(self.loss_sum)) / self.updates_since_evaluation),
         }
         numbers = self._evaluate_model()
         if numbers is None:  # the resumed run evaluates again
@@ -194,17 +210,20 @@ class Training:
     def _evaluate_model(self) -> dict[str, float] | None:
         """Return the numbers on held-out data, or None if asked to stop."""
         self.distributed_model.synchronize()
-        numbers = held_out_numbers(self.model, self.test_data, self.spec, lambda: self.context.stopping, self.ranks)
+        numbers = self._held_out_numbers(self.test_data)
+        if numbers is not None and self.validation_data is not None:
+            chosen_by = self._held_out_numbers(self.validation_data)
+            renamed = {name.replace("test", "validation"): value for name, value in (chosen_by or {}).items()}
+            numbers = None if chosen_by is None else {**numbers, **renamed}
         self.distributed_model.synchronize()
         return numbers
 
-    def _loss_sum_of_all_ranks(self) -> float:
-        """Return the sum over ranks of ``loss_sum``."""
-        return float(self.ranks.sum(self.loss_sum))
+    def _held_out_numbers(self, examples: Examples) -> dict[str, float] | None:
+        return held_out_numbers(self.model, examples, self.spec, lambda: self.context.stopping, self.ranks)
 
     def _position(self) -> dict[str, Any]:
         """Return the columns of a row that say when it was written; ``lr`` is that of the last update."""
-        last = learning_rate_factor(max(self.step - 1, 0), self.updates, self.spec.warmup)
+        last = learning_rate_factor(max(self.step - 1, 0), self.updates, self.spec.warmup, self.spec.schedule)
         position = {"step": self.step, "epoch": self.step / self.per_epoch}
         return {**position, **self.clock.reading(), "lr": self.base_rates[0] * last}
 
@@ -235,6 +254,8 @@ class Training:
                 f"a cell must resume from its own checkpoint, got a checkpoint of another cell in {name}: remove "
                 f"{name}/{checkpoint.FOLDER} to restart this cell"
             )
+        if values.get("optimizer"):
+            create_state(self.model, self.optimizer, values["optimizer"])
         tensors = named_tensors(self.model, self.optimizer)
         checkpoint.fill(tensors, self.context.folder, manifest, self.ranks)
         restore_random_state(self.model, tensors)
@@ -270,12 +291,14 @@ class Training:
             "key": self.context.key,
             "step": self.step,
             "since": self.updates_since_evaluation,
-            "losses": self.check_finite(self._loss_sum_of_all_ranks()),
+            "losses": self.check_finite(float(self.ranks.sum(self.loss_sum))),
             "nuclear_norms": self.nuclear_norm_sum,
             "clock": self.clock.reading(),
             "recorder": self.recorder.state_dict() if self.recorder else None,
             "rows": self.context.save_rows(),
         }
+        if isinstance(self.spec.optimizer, OwnOptimizer):
+            values["optimizer"] = describe_state(self.model, self.optimizer)
         self.distributed_model.synchronize()
         tensors = named_tensors(self.model, self.optimizer)
         checkpoint.save(self.context.folder, self.step, tensors, values, self.ranks)

@@ -19,7 +19,9 @@ def named_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     names = {p: name for name, p in model.named_parameters()}
     for group in optimizer.param_groups:
         for p in group["params"]:
-            tensors |= {f"optimizer.{names[p]}.{key}": value for key, value in optimizer.state[p].items()}
+            if p in optimizer.state:
+                state = {key: value for key, value in optimizer.state[p].items() if isinstance(value, Tensor)}
+                tensors |= {f"optimizer.{names[p]}.{key}": value for key, value in state.items()}
     tensors["random.cpu"] = torch.get_rng_state()
     device = _cuda_device(model)
     if device is not None:

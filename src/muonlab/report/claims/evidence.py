@@ -46,6 +46,11 @@ class Evidence:
         """The symbol of the unit of time: ``"s"`` or ``"CPU s"``."""
         return symbol(self.timing.clock)
 
+    @property
+    def finished(self) -> list[CellResult]:
+        """The finished cells of all labels."""
+        return [cell for cells in self.done.values() for cell in cells]
+
     def cells(self, label: str) -> Sequence[CellResult]:
         """Return the runs of a label."""
         if label not in self.done:
@@ -94,23 +99,11 @@ class Evidence:
 
     def rows(self, event: str) -> list[tuple[CellResult, Mapping[str, Any]]]:
         """Return all rows of an event, with their cell, of the finished cells."""
-        return [
-            (cell, row)
-            for cells in self.done.values()
-            for cell in cells
-            for row in cell.metrics
-            if row["event"] == event
-        ]
+        return [(cell, row) for cell in self.finished for row in cell.metrics if row["event"] == event]
 
     def certificates(self) -> list[tuple[CellResult, Mapping[str, Any]]]:
         """Return the recorder's rows with their cell, one for each matrix and recorded step."""
-        return [
-            (cell, row)
-            for cells in self.done.values()
-            for cell in cells
-            for row in cell.certificates()
-            if row["event"] == "matrix"
-        ]
+        return [(cell, row) for cell in self.finished for row in cell.certificates() if row["event"] == "matrix"]
 
 
 class MissingEvidenceError(ValueError):

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from muonlab.lab import paper
+from muonlab.lab.optima import Optimum, optima, shift
 from muonlab.lab.slopes import slopes_of
 from muonlab.report.claims.evidence import Evidence, MissingEvidenceError, RuleOutcome
 from muonlab.report.curves import Array, Curve, at_fractions, by_epoch
@@ -248,6 +249,55 @@ def flatter(labels: Sequence[str], than: str) -> Rule:
         return RuleOutcome(held, _with_errors(slopes), "raw slopes")
 
     return decide
+
+
+def optimum_shifts(field: str, *, of: str, to: str, sign: int) -> Rule:
+    """The optimum of one optimizer differs from that of another in the predicted direction, on every network.
+
+    A network decides nothing if the mean difference is at most one standard error over seeds, or if the best of a seed
+    is at an end of the grid. A network with a clear difference in the other direction decides the claim.
+
+    Args:
+        field: of :class:`muonlab.lab.optima.Optimum`: ``"log_lr"``, ``"log_descent"`` or ``"log_memory"``.
+        of: the optimizer.
+        to: the optimizer that it is compared with.
+        sign: 1 if the optimum is predicted to be larger, -1 if smaller.
+    """
+    inside = "momentum_inside" if field == "log_memory" else "lr_inside"
+
+    def decide(evidence: Evidence) -> RuleOutcome:
+        found = optima(evidence.finished)
+        networks = list(dict.fromkeys(network for network, _ in found))
+        if not networks:
+            raise MissingEvidenceError("no sweep is finished")
+        clear, texts, doubts = [], [], []
+        for network in networks:
+            ours, reference = (_optima_of(found, network, optimizer) for optimizer in (of, to))
+            value, error = shift(ours, reference, field)
+            if math.isnan(value):
+                raise MissingEvidenceError(f"{of} and {to} share no seed with recorded steps on {network}")
+            if error is None:
+                raise MissingEvidenceError(f"{network} has no standard error: it needs two or more seeds")
+            texts.append(f"{network} {value:+.2f} ± {error:.2f}".replace("-", "−"))
+            if not all(getattr(optimum, inside) for optimum in (*ours.values(), *reference.values())):
+                doubts.append(f"the best on {network} is at an end of the grid")
+            elif abs(value) <= error:
+                doubts.append(f"the difference on {network} is at most its standard error")
+            else:
+                clear.append(sign * value > 0)
+        held = all(clear)
+        if held and doubts:
+            raise MissingEvidenceError(f"log2 of {of} over {to}: {', '.join(texts)}; {'; '.join(doubts)}")
+        predicted = "above 0" if sign > 0 else "below 0"
+        return RuleOutcome(held, f"log2 of {of} over {to}: {', '.join(texts)}", f"predicted: {predicted}")
+
+    return decide
+
+
+def _optima_of(found: dict[tuple[str, str], dict[int, Optimum]], network: str, optimizer: str) -> dict[int, Optimum]:
+    if (network, optimizer) not in found:
+        raise MissingEvidenceError(f"{optimizer} was not run on {network}")
+    return found[network, optimizer]
 
 
 def _slopes(evidence: Evidence, labels: Sequence[str], name: str) -> dict[str, tuple[float, float]]:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from muonlab.polynomials import PRESETS, Polynomial, Schedule, analyse, taylor
+from muonlab.polynomials import PRESETS, Schedule, analyse, taylor
 from muonlab.polynomials.base import Array
 from muonlab.polynomials.ranges import schedule_range
 from muonlab.theory import alignment_floor, schedule_error
 from muonlab.theory.cost import products
+from muonlab.theory.lr_schedules import LrSchedule, schedule_sums
 from muonlab.theory.summary import finite
 
 if TYPE_CHECKING:
@@ -43,6 +44,19 @@ SHARP_STEPS = 3
 """Largest q for which the floor is also computed for the Schatten prescales. For larger q the floor of the Frobenius
 norm is shown, which is also valid for them because ``Σ s_i² ≥ Σ s_i^p = 1``."""
 
+RUN_STEPS = 1000
+BETAS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Steps, momenta and σ√(r/B) of the run on the page, where L = D = 1."""
+
+LR_TITLES: dict[LrSchedule, str] = {
+    "constant": "constant",
+    "linear": "linear decay",
+    "cosine": "cosine decay",
+    "warmup_cosine": "warm-up 5 %, cosine decay",
+    "wsd": "warm-up 5 %, constant, linear decay 15 %",
+}
+AHEAD = {"yes": "Nesterov's look-ahead", "no": "the momentum"}
 LARGEST_SIDE = 16384
 PRESCALES: dict[Prescale, str] = {
     "frobenius": "Frobenius norm ‖M‖",
@@ -116,10 +130,15 @@ def page_data() -> dict[str, Any]:
         "most_steps": MOST_STEPS,
         "sharp_steps": SHARP_STEPS,
         "largest_side": LARGEST_SIDE,
+        "run_steps": RUN_STEPS,
+        "betas": BETAS,
+        "noises": NOISES,
+        "lr_schedules": {name: schedule_sums(name, RUN_STEPS)._asdict() for name in LR_TITLES},
     }
 
 
 def _polynomial(name: str) -> dict[str, Any]:
+    """Return a polynomial of the page; its reason says why Theorem 2 does not cover it, and is None if it does."""
     table = PRESETS[name].table if name in PRESETS else schedule_of(name, 1).polynomials
     is_taylor = table[-1:] == table and table[0] == taylor(table[0].kappa)
     kappa = max(p.kappa for p in table)
@@ -128,14 +147,9 @@ def _polynomial(name: str) -> dict[str, Any]:
         "taylor": is_taylor,
         "products": products(kappa),
         "steps": [{"u": p.coefficients_u, "phi": tuple(map(float, p.exact_phi))} for p in table],
-        "reason": _reason(table),
+        "reason": next((analysis.reason for analysis in map(analyse, table) if not analysis.covered), None),
         "errors": None if is_taylor else [_errors(schedule_of(name, q)) for q in range(MOST_STEPS + 1)],
     }
-
-
-def _reason(table: tuple[Polynomial, ...]) -> str | None:
-    """Return why Theorem 2 does not cover the polynomials; None if it does."""
-    return next((analysis.reason for analysis in map(analyse, table) if not analysis.covered), None)
 
 
 def _errors(schedule: Schedule) -> list[tuple[float | None, ...]]:

@@ -66,18 +66,8 @@ def explorer_html() -> str:
         math_markup=math_markup,
         examples=examples(),
         polynomials=_polynomials(),
-        spectra=tuple(data.SPECTRA.items()),
         shapes=tuple((f"{m}x{n}", f"{m} × {n}") for m, n in data.SHAPES),
-        prescales=tuple(data.PRESCALES.items()),
-        kappas=len(data.KAPPAS),
-        most_steps=data.MOST_STEPS,
-        sharp_steps=data.SHARP_STEPS,
-        norms=len(data.NORMS),
-        lambdas=len(data.LAMBDAS),
-        ranks=len(data.RANKS),
-        ratios=len(data.RATIOS),
-        largest_side=data.LARGEST_SIDE,
-        rank_list=", ".join(map(str, data.RANKS)),
+        constants=data,
     )
 
 

@@ -36,12 +36,14 @@ class _Line:
     place: float = 0.0
 
 
-def bounds_figure(rows: Sequence[ResultRow]) -> Figure | None:
+def bounds_figure(rows: Sequence[ResultRow], *, name: str = "bounds", title: str = TITLE) -> Figure | None:
     """Return a dot for each measured average and a mark for each of its bounds, on a log axis, grouped by problem.
 
     Args:
         rows: with ``problem``, ``method``, ``measured``, ``bound`` (a number) and ``name`` of the bound; rows of the
             same problem and method share a line, and values measured with several seeds are averaged.
+        name: of the figure.
+        title: of the figure.
 
     Returns:
         The figure, or None if no row has a positive measured value.
@@ -72,7 +74,7 @@ def bounds_figure(rows: Sequence[ResultRow]) -> Figure | None:
             caption += f" The first {len(lines)} of {len(every)} lines are drawn."
         if len(all_lines) > len(every):
             caption += f" {len(all_lines) - len(every)} without a positive finite average are left out."
-        figure = drawing.to_figure(canvas, [panel], name="bounds", title=TITLE, alt=_alt(lines), caption=caption)
+        figure = drawing.to_figure(canvas, [panel], name=name, title=title, alt=_alt(lines), caption=caption)
         strips = [_strip(figure.panels[0], line, styles[line.method].colour, marks) for line in lines]
         return replace(figure, panels=tuple(strips))
 
@@ -123,14 +125,15 @@ def _draw(axes: Axes, line: _Line, colour: str, marks: Mapping[str, tuple[str, s
 
 
 def _tick_labels(axes: Axes, lines: Sequence[_Line], heads: Mapping[str, float]) -> None:
-    places = [*(line.place for line in lines), *heads.values()]
-    labels = [*(drawing.shorten(line.method, 22) for line in lines), *(drawing.shorten(head, 26) for head in heads)]
-    axes.set_yticks(places, labels)
-    for label in axes.get_yticklabels()[len(lines) :]:
-        label.set_fontweight("bold")
+    axes.set_yticks([line.place for line in lines], [drawing.shorten(line.method, 22) for line in lines])
+    for head, place in heads.items():  # inside of the axes, where long names have room
+        axes.text(
+            0.01, place, drawing.shorten(head, 70), transform=axes.get_yaxis_transform(), va="center",
+            fontweight="bold", fontsize=axes.get_yticklabels()[0].get_fontsize(),
+        )  # fmt: skip
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    axes.set_ylim(0.3, max(places) + 0.6)
+    axes.set_ylim(0.3, max(heads.values()) + 0.6)
 
 
 def _key(marker: str, colour: str) -> Line2D:

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muonlab import __version__
-from muonlab.lab.runner.results import CellResult, Results
+from muonlab.lab.runner.results import CellResult, Results, earlier_names
 from muonlab.lab.runner.store import NUMERICS
-from muonlab.lab.runner.summary import command
+from muonlab.lab.runner.summary import command, definition, differences
 from muonlab.lab.runner.timing import Timing, timing_of
 from muonlab.lab.studies import studies
+from muonlab.lab.study import WHOLE
 from muonlab.report.claims.judging import judge
 from muonlab.report.claims.ledger import Claim, all_claims, digest
 from muonlab.report.gather import GatheredRun
@@ -31,7 +32,7 @@ def compose_page(run: GatheredRun, smoothing: int = 1) -> Page:
     results = run.results
     study, timing = studies().get(results.study), timing_of(results)
     return Page(
-        title=study.title if study else results.study,
+        title=str(definition(results).get("title") or (study.title if study else results.study)),
         study=results.study,
         profile=results.profile,
         status="open" if run.lost or not results.cells else results.status,
@@ -71,7 +72,7 @@ def _judge(claim: Claim, runs: Sequence[GatheredRun]) -> Finding:
 
 def _labels(run: GatheredRun) -> Iterator[str]:
     results = run.results
-    if results.profile != "paper":
+    if results.profile not in ("paper", WHOLE):
         yield f"profile {results.profile}"
     yield from sorted({str(data["label"]) for data in results.head["data"].values()} - {"complete"})
     if run.lost or not results.cells or results.status == "open":
@@ -84,8 +85,12 @@ def _warnings(results: Results, timing: Timing) -> Iterator[str]:
     study, head = studies().get(results.study), results.head
     profiles: Mapping[Any, Any] = study.profiles if study else {}
     profile = profiles.get(results.profile)
-    if profile and profile.differences:
-        yield f"This is not the paper's setting. Profile {results.profile}: {profile.differences}."
+    if smaller := differences(results):
+        yield f"This is not the paper's setting. Profile {results.profile}: {smaller}."
+    if earlier := earlier_names(results.folder):
+        yield (
+            f"{len(earlier)} cells of an earlier definition of the study stay in the run directory and are not shown."
+        )
     runs = {len(cells) for cells in results.places().values()}
     if profile and profile.seeds and runs and runs != {profile.seeds}:
         here = " to ".join(map(str, sorted({min(runs), max(runs)})))
@@ -141,7 +146,7 @@ def _versions(results: Results) -> Iterator[str]:
 
 def _facts(run: GatheredRun, timing: Timing) -> Iterator[Fact]:
     results = run.results
-    study = studies().get(results.study)
+    study = None if definition(results) else studies().get(results.study)
     yield Fact("Command", command(results), code=True)
     if study and study.items:
         yield Fact("Of the paper", ", ".join(study.items))
@@ -154,7 +159,8 @@ def _facts(run: GatheredRun, timing: Timing) -> Iterator[Fact]:
     lost = f", {run.lost} could not be read" if run.lost else ""
     yield Fact("Cells", f"{done} of {len(results.cells) + run.lost} done{lost}")
     yield Fact("Times", timing.explanation)
-    yield Fact("Rules of the claims", _rules(results))
+    if study:
+        yield Fact("Rules of the claims", _rules(results))
 
 
 def _rules(results: Results) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from muonlab.report.page import markup
-from muonlab.report.page.numbers import NumberTables, hover_data, number_tables
+from muonlab.report.page.numbers import hover_data, number_tables
 from muonlab.report.table_text import to_latex, to_markdown, with_labels
-from muonlab.report.values import VERDICTS, Figure, Finding, Index, IndexEntry, MeanStd, Page, Section, Table, TableCell
+from muonlab.report.values import VERDICTS, Finding, MeanStd, Page, ReadProblem, Table, TableCell
 
 
 @dataclass(frozen=True)
@@ -33,52 +31,36 @@ class SortableTable:
     rows: list[list[CellView]]
 
 
-@dataclass(frozen=True)
-class TableView:
-    """A table with its texts to copy."""
-
-    table: Table
-    sortable: SortableTable
-    markdown: str
-    latex: str
-
-
-@dataclass(frozen=True)
-class FigureView:
-    """A figure with its data for the pointer and its numbers as tables."""
-
-    figure: Figure
-    svg: Markup
-    data: list[dict[str, object]]
-    numbers: NumberTables
-
-
-@dataclass(frozen=True)
-class SectionView:
-    """A section whose figures and tables are ready for the template."""
-
-    section: Section
-    figures: list[FigureView]
-    tables: list[TableView]
-
-
 def study_html(page: Page) -> str:
     """Return the page of a study as HTML."""
     return markup.document(
         "study.html",
         scripts=("report.js", "hover.js"),
         page=page,
-        sections=[_section_view(section, page.labels) for section in page.sections],
         counts=_verdict_counts(page.findings),
+        sortable_table=sortable_table,
+        with_labels=with_labels,
+        to_markdown=to_markdown,
+        to_latex=to_latex,
+        inline_svg=markup.inline_svg,
+        hover_data=hover_data,
+        number_tables=number_tables,
     )
 
 
-def index_html(index: Index) -> str:
-    """Return the index of several studies as HTML."""
+def index_html(pages: Mapping[str, Page], findings: Sequence[Finding], problems: Sequence[ReadProblem]) -> str:
+    """Return the index of several studies as HTML.
+
+    Args:
+        pages: the page of each study by its path relative to the index.
+        findings: verdicts on all claims of the ledger.
+        problems: what could not be read.
+    """
     header = ("Study", "Profile", "Status", "Labels", "Held", "Not held", "Not tested", "Cells")
     numeric = (False, False, False, False, True, True, True, True)
-    studies = SortableTable(header, numeric, [_index_row(entry) for entry in index.entries])
-    return markup.document("index.html", index=index, studies=studies, counts=_verdict_counts(index.findings))
+    studies = SortableTable(header, numeric, [_index_row(path, page) for path, page in pages.items()])
+    counts = _verdict_counts(findings)
+    return markup.document("index.html", studies=studies, findings=findings, problems=problems, counts=counts)
 
 
 def sortable_table(table: Table) -> SortableTable:
@@ -94,34 +76,14 @@ def _cell_view(table: Table, cell: TableCell) -> CellView:
     return CellView(table.text(cell), number=repr(cell.mean if isinstance(cell, MeanStd) else cell))
 
 
-def _section_view(section: Section, labels: Sequence[str]) -> SectionView:
-    return SectionView(
-        section,
-        [
-            FigureView(figure, markup.inline_svg(figure.svg), hover_data(figure.panels), number_tables(figure.panels))
-            for figure in section.figures
-        ],
-        [
-            TableView(
-                table,
-                sortable_table(table),
-                to_markdown(with_labels(table, labels)),
-                to_latex(with_labels(table, labels)),
-            )
-            for table in section.tables
-        ],
-    )
-
-
 def _verdict_counts(findings: Iterable[Finding]) -> list[tuple[str, int]]:
     counts = Counter(finding.verdict for finding in findings)
     return [(verdict, counts[verdict]) for verdict in VERDICTS]
 
 
-def _index_row(entry: IndexEntry) -> list[CellView]:
-    page = entry.page
+def _index_row(path: str, page: Page) -> list[CellView]:
     return [
-        CellView(page.title, path=entry.path),
+        CellView(page.title, path=path),
         *(CellView(text or "–", missing=not text) for text in (page.profile, page.status, ", ".join(page.labels))),
         *(CellView(str(count), number=str(count)) for _, count in _verdict_counts(page.findings)),
         CellView(f"{page.done} of {page.cells}", number=str(page.done)),

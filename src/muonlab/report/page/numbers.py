@@ -37,14 +37,11 @@ class NumberTables:
 def hover_data(panels: Sequence[Panel]) -> list[dict[str, object]]:
     """Return panels as data for the script, with six significant digits."""
     return [
-        {
-            "x_name": panel.x_name,
-            "y_name": panel.y_name,
+        vars(panel)
+        | {
             "box": _rounded(panel.box, 6),
             "x_range": _rounded(panel.x_range, 12),
             "y_range": _rounded(panel.y_range, 12),
-            "x_scale": panel.x_scale,
-            "y_scale": panel.y_scale,
             "series": [_series_data(series) for series in panel.series],
         }
         for panel in panels
@@ -60,13 +57,8 @@ def number_tables(panels: Sequence[Panel]) -> NumberTables:
 
 
 def _series_data(series: Series) -> dict[str, object]:
-    return {
-        "label": series.label,
-        "x": _rounded(series.x, 9),
-        "y": _rounded(series.y, 6),
-        "std": None if series.std is None else _rounded(series.std, 6),
-        "colour": series.colour,
-    }
+    std = None if series.std is None else _rounded(series.std, 6)
+    return vars(series) | {"x": _rounded(series.x, 9), "y": _rounded(series.y, 6), "std": std}
 
 
 def _rounded(values: Sequence[float], digits: int) -> list[float]:

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from muonlab.lab.optima import optima_of, runs_by_optimizer
 from muonlab.lab.runner.results import CellResult, Results
 from muonlab.lab.runner.timing import UNITS, Timing, timing_of
 from muonlab.lab.slopes import norms_by_rank, slopes_of
 from muonlab.report import figures, tables
 from muonlab.report.curves import Across, Curve, by_epoch, by_time
+from muonlab.report.page.sweeps import sweep_section
 from muonlab.report.tables import CellsByLabel
 from muonlab.report.units import full_name
 from muonlab.report.values import Figure, Section, Table
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 
 MOST_LAYER_FIGURES = 6
 _LOSSES = ("train_loss", "test_loss")
+AVERAGES_INTRO = (
+    "SGD-M takes steps in proportion to its momentum, Muon takes steps of the length that its learning rate gives. So "
+    "SGD-M should win where gradient descent converges linearly: its steps shrink with the gradient, while Muon's, at "
+    "a constant rate, swing about the minimum. Muon should win where the gradient keeps many small singular values, "
+    "as on canyon: SGD-M moves little along each, and its average grows with the root of the rank. The table has the "
+    "outcome, docs/theory/theory-at-work.md the argument."
+)
 
 
 def study_sections(results: Results, smoothing: int = 1) -> tuple[Section, ...]:
@@ -37,12 +46,23 @@ def study_sections(results: Results, smoothing: int = 1) -> tuple[Section, ...]:
     sections = (
         _training(results, begun, done, smoothing, timing),
         _rank(results, done),
+        _optima(results, done),
+        sweep_section(results),
         _costs(timing),
+        _averages(done),
         _bounds(done),
         _certificates(begun, done),
         _polynomials(results),
     )
-    return tuple(section for section in sections if section is not None and (section.figures or section.tables))
+    shown = tuple(section for section in sections if section is not None and (section.figures or section.tables))
+    return shown or _results(done)
+
+
+def _results(done: CellsByLabel) -> tuple[Section, ...]:
+    """Return the final numbers of a study that has nothing else to show: one with a function of its own for cells."""
+    made = tables.final_numbers(done)
+    section = _section("results", "Results", "", [], [_with_hardware(made, done)]) if made.rows else None
+    return (section,) if section else ()
 
 
 def _training(
@@ -120,6 +140,17 @@ def _rank(results: Results, done: CellsByLabel) -> Section | None:
     return _section("rank", "Rank", intro, [figures.rank_figure(norms)], made)
 
 
+def _optima(results: Results, done: CellsByLabel) -> Section | None:
+    sweeps = _with_rows(done, "rate")
+    if not sweeps:
+        return None
+    intro = "The learning rate and the momentum with the least training loss at the end of a run, by optimizer."
+    runs = runs_by_optimizer(cell for cells in sweeps.values() for cell in cells)
+    rows = optima_of(results)
+    made = [_with_hardware(table, sweeps) for table in (tables.best_settings(rows), tables.optimum_shifts(rows))]
+    return _section("optima", "Best settings", intro, [figures.optima_figure(runs)], made)
+
+
 def _costs(timing: Timing) -> Section | None:
     if timing.clock is None:
         return None
@@ -135,10 +166,7 @@ def _costs(timing: Timing) -> Section | None:
         "Time of an SVD and of Newton–Schulz steps by shape, and the choices of the planner. Times are "
         f"{full_name(timing.clock)}; the planner predicts wall seconds."
     )
-    drawn = [
-        figures.cost_figure(rows, clock=timing.clock),
-        figures.frontier_figure(plans),
-    ]
+    drawn = [figures.cost_figure(rows, clock=timing.clock), figures.frontier_figure(plans)]
     return _section("cost", "Cost", intro, drawn, [_with_timed_hardware(tables.costs(timed, timing.clock), timing)])
 
 
@@ -147,6 +175,14 @@ def _mean_summary(cells: Sequence[CellResult]) -> dict[str, float]:
     numbers = [{name: x for name, x in cell.summary.items() if isinstance(x, (int, float))} for cell in cells]
     shared = [name for name in numbers[0] if all(name in summary for summary in numbers)]
     return {name: statistics.fmean(summary[name] for summary in numbers) for name in shared}
+
+
+def _averages(done: CellsByLabel) -> Section | None:
+    places = _with_rows(done, "inequality")
+    cells = [cell for cells in places.values() for cell in cells]
+    if not cells:
+        return None
+    return _section("averages", "SGD-M and Muon", AVERAGES_INTRO, [], [tables.averages(cells), tables.gaps(cells)])
 
 
 def _bounds(done: CellsByLabel) -> Section | None:
@@ -166,10 +202,21 @@ def _bounds(done: CellsByLabel) -> Section | None:
         for row in cell.metrics
         if row["event"] == "inequality" and row["kind"] == "expected" and row["name"] in tables.BOUNDS
     ]
-    intro = "Optimizers on problems with known constants; every inequality of the proofs is checked at every step."
-    return _section(
-        "bounds", "Bounds", intro, [figures.bounds_figure(rows)], [_with_hardware(tables.bounds(checked), places)]
+    of_trajectories = tables.BOUNDS["trajectory"]
+    drawn = [
+        figures.bounds_figure([row for row in rows if row["name"] != of_trajectories]),
+        figures.bounds_figure(
+            [row for row in rows if row["name"] == of_trajectories],
+            name="trajectory-bounds",
+            title="With schedules, Nesterov, weight decay and heavy tails",
+        ),
+    ]
+    intro = (
+        "Optimizers on problems with known constants; every inequality of the proofs is checked at every step. "
+        "Theorems A to C bound the average in which steps are weighted by their learning rates; their figure shows "
+        "this average."
     )
+    return _section("bounds", "Bounds", intro, drawn, [_with_hardware(tables.bounds(checked), places)])
 
 
 def _certificates(begun: CellsByLabel, done: CellsByLabel) -> Section | None:

@@ -54,8 +54,7 @@ const Numbers = (() => {
   function worst(poly, q, lambdas, index) {
     const at = ofLambda(lambdas[index]);
     if (covered(poly, q)) {
-      const p = poly.steps[0];
-      return { exact: errors(after(p, q, at)), bound: errors(bounded(poly.kappa, q, at)) };
+      return { exact: errors(after(poly.steps[0], q, at)), bound: errors(bounded(poly.kappa, q, at)) };
     }
     const [delta, lam, epsilon] = poly.errors[q][index];
     return { exact: { delta, lam, epsilon, chi: factorOf(epsilon) }, bound: null };
@@ -114,5 +113,19 @@ const Numbers = (() => {
     return String(Number(x.toPrecision(4))).replace("-", "−");
   }
 
-  return { raised, text, tau, phi, composed, worst, respond, flops, covered };
+  /* Corollary A1 for L = D = 1 at the best peak rate; sums are Σh and Σh² of the schedule. */
+  function run(rho, s, sums, steps, beta, noise, nesterov) {
+    if (!(rho > 0)) return { eta: null, still: null, noise: null, total: null, cost: null };
+    const ahead = nesterov ? beta : 1;
+    const lag = (ahead * beta) / (1 - beta);
+    const kept = Math.sqrt((1 - beta) / (1 + beta));
+    const current = nesterov ? Math.sqrt(1 + 2 * beta - 2 * beta ** 3) : 1;
+    const eta = Math.sqrt(1 / (sums.squares * s * (s / 2 + (rho + s) * lag)));
+    const grows = ((eta * sums.squares) / sums.total) * s * (s / 2 + (rho + s) * lag);
+    const still = (1 / (eta * sums.total) + grows + ((rho + s) * Math.SQRT2 * lag) / sums.total) / rho;
+    const noisy = (noise * (rho * ahead * beta + s * current) * kept) / rho;
+    return { eta, still, noise: noisy, total: still + noisy, cost: Math.sqrt(steps * sums.squares) / sums.total };
+  }
+
+  return { raised, text, tau, phi, composed, worst, respond, flops, covered, run };
 })();

@@ -6,9 +6,12 @@
   const controls = {};
   const START = {
     polynomial: "taylor", kappa: "2", q: "3", spectrum: "gaussian", shape: "768x768", prescale: "frobenius", norm: "1",
-    lambda0: "0.001", rank: "768", m: "768", n: "768", ratio: "10",
+    lambda0: "0.001", rank: "768", m: "768", n: "768", ratio: "10", lr_schedule: "cosine", nesterov: "yes",
+    beta: "0.9", noise: "0.1",
   };
-  const LISTS = { lambda0: data.lambdas, rank: data.ranks, norm: data.norms, ratio: data.ratios };
+  const LISTS = {
+    lambda0: data.lambdas, rank: data.ranks, norm: data.norms, ratio: data.ratios, beta: data.betas, noise: data.noises,
+  };
 
   /* ---------------------------------------------------------------------------------------------- numbers as text */
 
@@ -75,13 +78,16 @@
       sigma: prescale === "paper" ? spectrum.values.map((x) => x * norm) : spectrum.values,
       alpha: prescale === "paper" ? Math.max(1, frobenius) : spectrum.alphas[prescale],
       rank: index("rank"), ratio: data.ratios[index("ratio")], m: kept.m, n: kept.n,
+      lr_schedule: controls.lr_schedule.value, nesterov: controls.nesterov.value,
+      beta: data.betas[index("beta")], noise: data.noises[index("noise")],
     };
   }
   function fragment(at) {
     const now = {
       polynomial: at.kind, kappa: controls.kappa.value, q: at.q, lambda0: data.lambdas[at.lambda0],
       spectrum: controls.spectrum.value, shape: controls.shape.value, prescale: at.prescale, norm: at.norm,
-      rank: data.ranks[at.rank], m: at.m, n: at.n, ratio: at.ratio,
+      rank: data.ranks[at.rank], m: at.m, n: at.n, ratio: at.ratio, lr_schedule: at.lr_schedule,
+      nesterov: at.nesterov, beta: at.beta, noise: at.noise,
     };
     return new URLSearchParams(Object.entries(now).map(([key, value]) => [key, String(value)])).toString();
   }
@@ -119,6 +125,8 @@
     set("norm", at.prescale === "paper" ? short(at.norm) : "any");
     set("rank", String(data.ranks[at.rank]));
     set("ratio", `${at.ratio}`);
+    set("beta", `${at.beta}`);
+    set("noise", `${at.noise}`);
   }
 
   function notCovered(at) {
@@ -171,8 +179,7 @@
   }
   function floor(at, found) {
     const floors = floorsOf(at);
-    const operator = at.sigma[0];
-    const norms = `norm ${figure(at.frobenius)} and operator norm ${figure(operator)}`;
+    const norms = `norm ${figure(at.frobenius)} and operator norm ${figure(at.sigma[0])}`;
     const reason = floors ? "" : `Dividing by max{1, ‖M‖} leaves ${norms} as they are.`;
     const place = data.ranks.findIndex((r) => r >= at.spectrum.rank);
     const value = floors && floors.values[at.rank];
@@ -196,6 +203,14 @@
     because("ratio-of-times", at.q ? "" : "No steps take no time: choose q of 1 or more.");
   }
 
+  function wholeRun(at, found) {
+    const sums = data.lr_schedules[at.lr_schedule];
+    const ahead = at.nesterov === "yes";
+    const run = Numbers.run(found.descent, found.gain, sums, data.run_steps, at.beta, at.noise, ahead);
+    for (const name of ["total", "eta", "still", "noise", "cost"]) show(`run-${name}`, run[name]);
+    because("run-total", run.total === null ? "The step need not descend." : "");
+  }
+
   /* Numbers at once; drawings with the next frame, however many changes came before it. */
   let frame = 0;
   function render() {
@@ -206,6 +221,7 @@
     matrix(at, found);
     worst(at);
     floor(at, found);
+    wholeRun(at, found);
     cost(at);
     cancelAnimationFrame(frame);
     frame = requestAnimationFrame(() => {

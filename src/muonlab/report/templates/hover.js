@@ -26,18 +26,14 @@
     return gap(high) < gap(low) ? high : low;
   };
 
-  const prepared = (panel) => {
-    const places = [...new Set(panel.series.flatMap((one) => one.x))].sort((a, b) => a - b);
-    return { ...panel, places };
-  };
-
-  // The values at a position: for every curve the value at its nearest position.
+  // The values at a position, as text: for every curve the value at its nearest position.
   const reading = (panel, index, pointerY) => {
     const x = panel.places[index];
     const at = horizontal(panel, x);
     let lines = panel.series.map((one) => {
       const i = nearest(one.x, at, panel);
-      const value = four(one.y[i]) + (one.std ? ` ± ${four(one.std[i])}` : "");
+      const elsewhere = one.x[i] === x ? "" : ` (at ${place(one.x[i])})`;
+      const value = four(one.y[i]) + (one.std ? ` ± ${four(one.std[i])}` : "") + elsewhere;
       const y = drawable(one.y[i], panel.y_scale) ? vertical(panel, one.y[i]) : null;
       return { label: one.label, colour: one.colour, x: one.x[i], y, value };
     });
@@ -49,14 +45,8 @@
       const close = new Set([...lines].sort((a, b) => far(a) - far(b)).slice(0, most));
       lines = lines.filter((line) => close.has(line));
     }
-    return { x, at, lines, more };
+    return { at, head: `${panel.x_name || "x"} ${place(x)}`, lines, more: more ? [`and ${more} more`] : [] };
   };
-
-  const words = (panel, read) => [
-    `${panel.x_name || "x"} ${place(read.x)}`,
-    ...read.lines.map((line) => `${line.label}: ${line.value}${line.x === read.x ? "" : ` (at ${place(line.x)})`}`),
-    ...(read.more ? [`and ${read.more} more`] : []),
-  ];
 
   const element = (name, className, text) => {
     const made = document.createElement(name);
@@ -71,18 +61,17 @@
     return made;
   };
 
-  const fill = (tip, panel, read) => {
+  const fill = (tip, read) => {
     const rows = read.lines.map((line) => {
       const row = element("p", "row", "");
       const mark = element("span", "swatch", "●");
       mark.setAttribute("aria-hidden", "true");
       mark.style.color = line.colour;
-      const at = line.x === read.x ? "" : ` (at ${place(line.x)})`;
-      row.append(mark, element("span", "label", line.label), element("span", "value", line.value + at));
+      row.append(mark, element("span", "label", line.label), element("span", "value", line.value));
       return row;
     });
-    const head = element("p", "head", `${panel.x_name || "x"} ${place(read.x)}`);
-    tip.replaceChildren(head, ...rows, ...(read.more ? [element("p", "head", `and ${read.more} more`)] : []));
+    const [head, ...more] = [read.head, ...read.more].map((text) => element("p", "head", text));
+    tip.replaceChildren(head, ...rows, ...more);
   };
 
   const attach = (figure) => {
@@ -92,7 +81,8 @@
     const tip = figure.querySelector("[data-tip]");
     const said = figure.querySelector("[data-said]");
     const data = JSON.parse(figure.querySelector("[data-panels]").textContent);
-    const panels = data.map(prepared).filter((panel) => panel.places.length);
+    const placesOf = (panel) => [...new Set(panel.series.flatMap((one) => one.x))].sort((a, b) => a - b);
+    const panels = data.map((panel) => ({ ...panel, places: placesOf(panel) })).filter((panel) => panel.places.length);
     if (!panels.length) return;
     // The title of the SVG would be a second tooltip; the label of the canvas has the same text.
     for (const title of svg.querySelectorAll(":scope > title")) title.remove();
@@ -130,10 +120,10 @@
           .filter((line) => line.y !== null && line.y >= top - 1 && line.y <= bottom + 1)
           .map((line) => shape("circle", "dot", { cx: horizontal(panel, line.x), cy: line.y, r: 3.5, fill: line.colour || "currentColor" })),
       );
-      fill(tip, panel, read);
+      fill(tip, read);
       tip.hidden = false;
       placeTip(panel, read);
-      return words(panel, read);
+      return [read.head, ...read.lines.map((line) => `${line.label}: ${line.value}`), ...read.more];
     };
 
     const point = (event) => {
