@@ -1,0 +1,108 @@
+"""How Sphinx builds the documentation (`make docs`): pages in Markdown, docstrings, a tutorial that is run; offline."""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import muonlab
+
+DOCS = Path(__file__).parent
+
+project = "muonlab"
+author = "the authors of muonlab"
+version = release = muonlab.__version__
+html_title = f"muonlab {release}"
+html_show_copyright = False
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.intersphinx",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = [
+    "paper",
+    "tutorial",
+    "sg_execution_times.rst",
+    "start/tutorial/index.rst",
+    "start/tutorial/sg_execution_times.rst",
+]
+highlight_language = "none"  # a fence without a language is text; those of Python say so
+nitpicky = True
+nitpick_ignore_regex = [  # types in signatures; the public names of muonlab must resolve
+    ("py:class", r"(?!muonlab\.).*"),
+    ("py:class", r"muonlab\.\w+\.\w+\..*"),
+    ("py:obj", r"typing\..*"),
+]
+
+myst_enable_extensions = ["dollarmath", "amsmath", "deflist"]
+myst_heading_anchors = 4
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+autodoc_mock_imports = ["transformers", "lightning", "accelerate"]
+autodoc_typehints = "signature"
+autodoc_type_aliases = {"ParamsT": "ParamsT", "MatrixView": "MatrixView"}
+autodoc_member_order = "bysource"
+python_maximum_signature_line_length = 88
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+# With a network, MUONLAB_DOCS_INTERSPHINX=1 links torch's names to torch's own documentation.
+intersphinx_mapping = (
+    {"python": ("https://docs.python.org/3", None), "torch": ("https://docs.pytorch.org/docs/stable", None)}
+    if os.environ.get("MUONLAB_DOCS_INTERSPHINX")
+    else {}
+)
+
+html_theme = "furo"
+html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+html_static_path = ["_static"]
+html_css_files = ["muonlab.css"]
+html_favicon = "_static/favicon.svg"
+html_show_sphinx = False
+
+# One file renders all formulas, without a network: MathJax 3.2.2 as the package sphinx-mathjax-offline brings it.
+_mathjax = find_spec("sphinx-mathjax-offline")
+if _mathjax is not None and _mathjax.origin is not None:
+    html_static_path.append(str(Path(_mathjax.origin).parent / "static/mathjax/tex-svg.js"))
+mathjax_path = "tex-svg.js"
+mathjax3_config = {"options": {"enableMenu": False}, "svg": {"scale": 0.9}}
+
+# The tutorial is run when the site is built; its page shows what it printed, and offers it as a notebook.
+sphinx_gallery_conf = {
+    "examples_dirs": "tutorial",
+    "gallery_dirs": "start/tutorial",
+    "filename_pattern": "five_minutes",
+    "copyfile_regex": "",
+    "download_all_examples": False,
+    "show_signature": False,
+    "show_memory": False,
+    "min_reported_time": 1e9,
+    "plot_gallery": True,
+    "abort_on_example_error": True,
+}
+
+
+def _without_blank_last_line(app: Any, docname: str, source: list[str]) -> None:  # noqa: ARG001
+    """Remove the blank line that a doctest needs before the end of its fence."""
+    source[0] = re.sub(r"\n\n```\n", "\n```\n", source[0])
+
+
+def _without_never(app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, result: str | None):  # noqa: ARG001
+    """Show arguments that Muon takes only to explain what to write instead as what they are: not there."""
+    signature = (signature or "").replace("*positional: Never", "*").replace(", **unknown: Never", "")
+    return signature or None, result
+
+
+def setup(app: Any) -> None:
+    """Connect the functions above."""
+    app.connect("source-read", _without_blank_last_line)
+    app.connect("autodoc-process-signature", _without_never)
