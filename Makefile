@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PEERS := $(VENV)/.peers
+TRAINERS := $(VENV)/.trainers
+DOCS := $(VENV)/.docs
+SITE := build/site
 STEP_OPTIONS ?= # --slow-peers adds packages that force bfloat16: minutes
 WORKERS ?= 2
 
-.PHONY: demo test check bench docs soak runs runs-status runs-stop runs-report clean
+.PHONY: demo test check bench docs site docs-serve paper soak runs runs-status runs-stop runs-report clean
 
 demo: $(READY)
 	$(BIN)/muonlab run quickstart --profile small
@@ -25,11 +28,21 @@ bench: $(READY) $(PEERS)
 	$(BIN)/python benchmarks/orthogonalize.py
 	$(BIN)/python benchmarks/step.py $(STEP_OPTIONS)
 
-docs: $(READY)
+docs: $(READY) $(DOCS) site  # the site, then every snippet of it
 	OMP_NUM_THREADS=1 $(BIN)/python docs/guides/figures.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest src README.md docs/guides tests/docs -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest src README.md docs tests/docs -q -m "not slow"
 
-soak: $(READY)
+site: $(READY) $(DOCS)  # warnings are errors: broken links, names without a docstring, formulas
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going -q -b html docs $(SITE)
+
+docs-serve: site
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) 8000
+
+paper:  # needs the Debian packages texlive-latex-recommended, texlive-fonts-recommended and lmodern
+	cd docs/paper && for pass in 1 2; do pdflatex -interaction=batchmode -halt-on-error -jobname=muonlab main.tex || exit; done
+	rm docs/paper/muonlab.aux docs/paper/muonlab.log docs/paper/muonlab.out
+
+soak: $(READY) $(TRAINERS) $(DOCS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m slow
 
 runs:
@@ -46,7 +59,7 @@ runs-report: $(READY)  # pages and verdicts of all runs, and the README's senten
 	$(BIN)/python results/readme.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -57,3 +70,11 @@ $(READY): requirements.lock pyproject.toml
 $(PEERS): benchmarks/peers.txt $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/peers.txt
 	touch $(PEERS)
+
+$(TRAINERS): requirements-trainers.txt $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-trainers.txt
+	touch $(TRAINERS)
+
+$(DOCS): requirements-docs.txt $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-docs.txt
+	touch $(DOCS)

@@ -25,7 +25,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from muonlab.lab.data import load, order
+from muonlab.lab.data.batches import order
+from muonlab.lab.data.loading import load
 from muonlab.lab.runner.cells import CellJob, RunnerContext
 from muonlab.lab.spec import Spec
 from muonlab.lab.training.loop import Training

@@ -1,7 +1,7 @@
 """Two small training tasks on real data for the benchmarks: an MLP on MNIST and a GPT on web text.
 
-The data are read from the folder that MUONLAB_DATA names (mnist/, web-text/, in the hub's layout), MNIST else from the
-hub. The GPT reads bytes, so that it needs no tokenizer.
+MNIST is loaded as in the lab, from the folder that MUONLAB_DATA names or from the hub; web-text/ must be in that
+folder. The GPT reads bytes, so that it needs no tokenizer.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+from muonlab.lab.data.loading import load
 
 Batch = tuple[Tensor, Tensor]
 
@@ -43,33 +44,14 @@ class Task:
         return sum(float(self.loss(model, (a, b))) * len(a) for a, b in pieces) / len(x)
 
 
-def _load(folder: str, hub: str | None, split: str) -> object:
-    import datasets
-
-    root = os.environ.get("MUONLAB_DATA")
-    datasets.disable_progress_bars()
-    with tempfile.TemporaryDirectory() as cache:
-        if root and (Path(root) / folder).is_dir():
-            loaded = datasets.load_dataset(str(Path(root) / folder), split=split, cache_dir=cache, keep_in_memory=True)
-        elif hub:
-            loaded = datasets.load_dataset(hub, split=split, cache_dir=cache, keep_in_memory=True)
-        else:
-            raise SystemExit(f"set MUONLAB_DATA to a folder that has {folder}/ in the hub's layout")
-        return loaded
-
-
 # ---------------------------------------------------------------------------------------------------------------- MNIST
 
 
 def mnist(batch: int = 256) -> Task:
     """The paper's MLP, 784-512-256-10, on all of MNIST."""
-    parts = []
-    for split in ("train", "test"):
-        data = _load("mnist", "ylecun/mnist", split)
-        images = np.stack([np.asarray(image, dtype=np.uint8) for image in data["image"]])
-        x = (torch.from_numpy(images).flatten(1).float() / 255 - 0.1307) / 0.3081
-        parts.append((x, torch.tensor(data["label"])))
-    (x, y), held_out = parts
+    data = load("mnist")
+    (x, y), held_out = (part.batch(torch.arange(len(part))) for part in (data.train, data.test))
+    x, held_out = x.flatten(1), (held_out[0].flatten(1), held_out[1])
 
     def batches(seed: int) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed(seed)
@@ -129,9 +111,22 @@ class GPT(nn.Module):
         return self.norm(self.blocks(h)) @ self.tokens.weight.T
 
 
+def _documents() -> list[str]:
+    """Return the texts of the folder web-text, which must be in MUONLAB_DATA."""
+    import datasets
+
+    folder = Path(os.environ.get("MUONLAB_DATA", "")) / "web-text"
+    if not folder.is_dir():
+        raise SystemExit("set MUONLAB_DATA to a folder that has web-text/ in the hub's layout")
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory() as cache:
+        loaded = datasets.load_dataset(str(folder), split="train", cache_dir=cache, keep_in_memory=True)
+        return list(loaded["text"])
+
+
 def gpt(layers: int = 4, width: int = 128, heads: int = 4, length: int = 64, batch: int = 16) -> Task:
     """A small GPT on the bytes of web documents; the last tenth of the documents is held out."""
-    documents = _load("web-text", None, "train")["text"]
+    documents = _documents()
     cut = len(documents) * 9 // 10
     train, test = (
         torch.frombuffer(bytearray("\n".join(part).encode()), dtype=torch.uint8).long()

@@ -1,8 +1,8 @@
-"""Bounds against measurements on problems of known constants: slack, and growth in T and r. Prints JSON.
+"""Bounds against measurements on problems of known constants: slack, growth in T and r, Theorems A to C. Prints JSON.
 
 python benchmarks/theory_at_work.py [--quick]
 
-Five minutes on one core; --quick takes 20 seconds and shorter runs.
+Six minutes on one core; --quick takes 30 seconds and shorter runs.
 """
 
 from __future__ import annotations
@@ -21,16 +21,23 @@ from muonlab.lab.problems.definitions import (
     FAMILIES,
     KnownProblem,
     bowl,
+    canyon,
     decaying,
     random_quadratic,
     random_wells,
     ravine,
     scaled_wells,
+    target,
 )
 from muonlab.lab.problems.runs import METHODS, MethodRun, run_method
 from muonlab.lab.slopes import log_log_slope
+from muonlab.theory.lr_schedules import LrSchedule
 
 GROWTH = ("sgdm", "sgdm_L_F", "muon_q0", "muon_q1", "muon_q3", "muon_q5", "muon_svd", "jordan", "polar_express")
+FAMILIES_BY_RANK = ("scaled_wells", "bowl", "decaying", "ravine")
+CHOSEN = ("sgdm_L_F", "muon_q2", "muon_svd", "polar_express")
+RATES: tuple[LrSchedule, ...] = ("constant", "linear", "cosine")
+CANYON = ("sgdm", "sgdm_L_F", "muon_q2", "muon_q5", "muon_svd", "jordan", "polar_express")
 
 
 def problems() -> list[tuple[KnownProblem, int]]:
@@ -106,7 +113,7 @@ def growth_in_T(steps: list[int], seeds: int) -> tuple[list[dict[str, object]], 
 def growth_in_r(ranks: list[int], T: int, seeds: int) -> tuple[list[dict[str, object]], list[MethodRun]]:
     """Return the log-log slopes in r at one L, D and σ."""
     rows, runs = [], []
-    for family in FAMILIES:
+    for family in FAMILIES_BY_RANK:
         for sigma in (0.0, 1.0):
             for name in ("sgdm", "sgdm_L_F", "muon_q3", "muon_svd", "polar_express"):
                 chosen = [FAMILIES[family](r).with_noise(sigma) for r in ranks]
@@ -114,6 +121,121 @@ def growth_in_r(ranks: list[int], T: int, seeds: int) -> tuple[list[dict[str, ob
                 runs += made
                 rows.append({**of_slopes(made, ranks), "problem": family, "sigma": sigma, "method": name})
     return rows, runs
+
+
+def on_canyon(ranks: list[int], T: int) -> tuple[dict[str, object], list[MethodRun]]:
+    """Return the averages at each rank on the problem where SGD-M pays √r although it knows L_F."""
+    rows, runs = [], []
+    for name in CANYON:
+        for lr_schedule in ("constant", "linear"):
+            made = [run_method(canyon(r, T=T), METHODS[name], T=T, lr_schedule=lr_schedule) for r in ranks]
+            runs += made
+            rows.append(
+                {
+                    "method": name,
+                    "lr_schedule": lr_schedule,
+                    "eta": rounded(made[0].eta),
+                    "measured": [rounded(float(one.averages.mean())) for one in made],
+                    "slope": round(log_log_slope(ranks, [float(one.averages.mean()) for one in made]), 3),
+                }
+            )
+    return {"r": ranks, "T": T, "rows": rows}, runs
+
+
+def with_decaying_rates(T: int) -> tuple[list[dict[str, object]], list[MethodRun]]:
+    """Return the averages without noise at a constant rate and at rates that fall to zero."""
+    rows, runs = [], []
+    for problem, _ in problems()[:6]:
+        for name in CHOSEN:
+            made = {kind: run_method(problem, METHODS[name], T=T, lr_schedule=kind) for kind in RATES}
+            runs += made.values()
+            rows.append(
+                {
+                    "problem": problem.name,
+                    "method": name,
+                    "measured": {kind: rounded(float(one.averages.mean())) for kind, one in made.items()},
+                    "last": {kind: rounded(float(one.gradients[-1].mean())) for kind, one in made.items()},
+                    "trajectory_over_measured": {
+                        kind: rounded(one.ratio("trajectory"))
+                        for kind, one in made.items()
+                        if "trajectory" in one.expected
+                    },
+                }
+            )
+    return rows, runs
+
+
+def as_muon_is_run(T: int, seeds: int) -> tuple[list[dict[str, object]], list[MethodRun]]:
+    """Return averages with noise: Algorithm 1, and Muon's default momentum (EMA, Nesterov) with a cosine rate."""
+    rows, runs = [], []
+    for problem, B in problems()[6:]:
+        for name in CHOSEN:
+            plain = run_method(problem, METHODS[name], T=T, B=B, seeds=seeds)
+            ours = run_method(
+                problem, METHODS[name], T=T, B=B, seeds=seeds, lr_schedule="cosine", momentum_form="ema", nesterov=True
+            )
+            runs += [plain, ours]
+            rows.append(
+                {
+                    "problem": problem.name,
+                    "sigma": problem.sigma,
+                    "method": name,
+                    "algorithm_1": rounded(float(plain.averages.mean())),
+                    "measured": rounded(float(ours.averages.mean())),
+                    **of_trajectory(ours),
+                }
+            )
+    return rows, runs
+
+
+def with_weight_decay(T: int, seeds: int) -> tuple[list[dict[str, object]], list[MethodRun]]:
+    """Return the mean of ``ρ‖∇‖_* + λ⟨∇, W⟩`` and its bound (Theorem B)."""
+    rows, runs = [], []
+    noisy = target(2).with_noise(1.0, "two_point")
+    for problem, decay in ((target(2), 1.8), (noisy, 1.8), (random_quadratic(), 0.05)):
+        for name in CHOSEN:
+            one = run_method(problem, METHODS[name], T=T, seeds=seeds if problem.sigma else 1, weight_decay=decay)
+            runs.append(one)
+            gaps = {key: item for key, item in (*one.certain.items(), *one.expected.items()) if key.endswith("_gap")}
+            rows.append(
+                {
+                    "problem": problem.name,
+                    "sigma": problem.sigma,
+                    "weight_decay": decay,
+                    "method": name,
+                    "measured": rounded(float(one.averages.mean())),
+                    "gap": {key: rounded(float(np.mean(item.left))) for key, item in gaps.items()},
+                    "gap_bound": {key: rounded(float(np.mean(item.right()))) for key, item in gaps.items()},
+                    **of_trajectory(one),
+                }
+            )
+    return rows, runs
+
+
+def with_heavy_tails(T: int, seeds: int) -> tuple[list[dict[str, object]], list[MethodRun]]:
+    """Return averages under noise of infinite variance, and the bound of Theorem C for Muon."""
+    rows, runs = [], []
+    for problem in (random_wells().with_noise(2.0, "pareto"), bowl(4).with_noise(1.0, "pareto")):
+        for name in CHOSEN:
+            one = run_method(problem, METHODS[name], T=T, seeds=seeds)
+            runs.append(one)
+            rows.append(
+                {
+                    "problem": problem.name,
+                    "sigma": problem.sigma,
+                    "method": name,
+                    "beta": rounded(one.beta),
+                    "measured": rounded(float(one.averages.mean())),
+                    "largest_average": rounded(float(one.averages.max())),
+                    **of_trajectory(one),
+                }
+            )
+    return rows, runs
+
+
+def of_trajectory(one: MethodRun) -> dict[str, float | None]:
+    """Return the bound of Theorems A to C over the weighted average that it bounds, if there is one."""
+    return {"trajectory_over_measured": rounded(one.ratio("trajectory")) if "trajectory" in one.expected else None}
 
 
 def of_slopes(made: list[MethodRun], x: list[int]) -> dict[str, object]:
@@ -155,6 +277,16 @@ def main() -> None:
     print(f"growth in T, {time.perf_counter() - began:.0f} s", file=sys.stderr)
     in_r, more = growth_in_r(ranks, 20 if quick else 200, 2 if quick else 4)
     runs += more
+    print(f"growth in r, {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    canyons, more = on_canyon([2, 8] if quick else [2, 8, 32, 64], 200)
+    runs += more
+    extended = {
+        "decaying_rates": with_decaying_rates(T),
+        "as_muon_is_run": as_muon_is_run(T, seeds),
+        "weight_decay": with_weight_decay(T, seeds),
+        "heavy_tails": with_heavy_tails(T, seeds),
+    }
+    runs += [one for _, made in extended.values() for one in made]
     best = min((entry for entry in compared if not entry["sigma"]), key=tightest)
     report = {
         "command": "python benchmarks/theory_at_work.py" + (" --quick" if quick else ""),
@@ -165,6 +297,8 @@ def main() -> None:
         "tightest_without_noise": {key: best[key] for key in ("problem", "method", "bound_over_measured")},
         "growth_in_T": {"T": steps, "rows": in_T},
         "growth_in_r": {"r": ranks, "T": 20 if quick else 200, "rows": in_r},
+        "canyon": canyons,
+        **{name: rows for name, (rows, _) in extended.items()},
         "compared": compared,
     }
     print(json.dumps(report, indent=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from muonlab.orthogonalize import release
+from tests.browser import chromium  # noqa: F401 - a fixture
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=60)
@@ -40,12 +42,19 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_runtest_setup(item):
-    """Skip a test whose data are not there; with MUONLAB_REQUIRE=data that is a failure."""
-    marker = item.get_closest_marker("data")
+    """Skip a test whose data or packages are missing; fail it if MUONLAB_REQUIRE asks for them."""
+    data = item.get_closest_marker("data")
     root = os.environ.get("MUONLAB_DATA", "")
-    if marker is None or (root and (Path(root) / marker.args[0]).is_dir()):
-        return
-    reason = f"MUONLAB_DATA names no folder that has {marker.args[0]}/"
-    if "data" in os.environ.get("MUONLAB_REQUIRE", "").split(","):
+    if data is not None and not (root and (Path(root) / data.args[0]).is_dir()):
+        _skip_or_fail("data", f"MUONLAB_DATA names no folder that has {data.args[0]}/")
+    for kind in ("trainers", "docs"):
+        marker = item.get_closest_marker(kind)
+        missing = [name for name in (marker.args if marker is not None else ()) if find_spec(name) is None]
+        if missing:
+            _skip_or_fail(kind, f"not installed: {', '.join(missing)} (pip install -r requirements-{kind}.txt)")
+
+
+def _skip_or_fail(requirement, reason):
+    if requirement in os.environ.get("MUONLAB_REQUIRE", "").split(","):
         pytest.fail(f"{reason}, and MUONLAB_REQUIRE asks for it")
     pytest.skip(reason)

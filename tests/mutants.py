@@ -1,9 +1,9 @@
 """Mutation check: every small fault of the table below must make a test fail.
 
 Run ``python tests/mutants.py`` (``make soak`` does, through tests/test_mutants.py). The program copies ``src`` to a
-temporary folder, applies one mutation at a time and runs pytest on the copy; the faulty tree never touches the working
-tree. It exits with 1 if a mutant survives or if the text of a mutation does not occur exactly once. Run it after
-``make test`` has passed: a test that fails without a mutation counts as one that kills a mutant.
+temporary folder, applies one mutation at a time and runs pytest on the copy, in a forked process; the faulty tree
+never touches the working tree. It exits with 1 if a mutant survives or if the text of a mutation does not occur exactly
+once. Run it after ``make test`` has passed: a test that fails without a mutation counts as one that kills a mutant.
 
 To add a row: ``Mutant(room, file, old, new, select)``. ``file`` is relative to ``src/muonlab``; ``old`` must occur in
 it exactly once; ``select`` holds pytest arguments (test files, ``-k`` expressions) that run in seconds and must fail.
@@ -18,13 +18,18 @@ import json
 import os
 import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 90
@@ -66,6 +71,7 @@ PRESETS = ("tests/polynomials/test_presets.py",)
 RESIDUAL = ("tests/theory/test_residual.py",)
 RATES = ("tests/theory/test_rates.py",)
 ALIGNMENT = ("tests/theory/test_alignment.py",)
+TRAJECTORY = ("tests/theory/test_trajectory.py", "tests/paper/test_theorem_b.py", "tests/paper/test_theorem_c.py")
 ITERATIONS = ("tests/theory/test_iterations.py",)
 COST = ("tests/theory/test_cost.py", "tests/paper/test_lemma_11.py")
 FLOOR = ("tests/paper/test_alignment_floor.py",)
@@ -76,6 +82,8 @@ STEPS = (
 )
 PRODUCTS = ("tests/orthogonalize/test_products.py",)
 POLAR = ("tests/orthogonalize/test_polar.py",)
+OWN = "tests/lab/own/test_own_study.py"
+OPTIMA = ("tests/lab/test_optima.py",)
 PRESCALES = ("tests/paper/test_definition_4.py", "tests/paper/test_remark_1.py")
 
 MUTANTS = (
@@ -138,10 +146,36 @@ MUTANTS = (
         ALIGNMENT,
     ),
     Mutant("theory", "theory/alignment.py", "before = np.exp((t - 1) *", "before = np.exp(t *", ALIGNMENT),
+    Mutant("theory", "theory/trajectory.py", "pull = decay * radii", "pull = 0 * radii", TRAJECTORY),
+    Mutant("theory", "theory/trajectory.py", "float(problem.noise * 2 **", "float(problem.noise * 1 **", TRAJECTORY),
+    Mutant(
+        "theory",
+        "theory/trajectory.py",
+        "load = rates * (np.abs(rhos) + gains)",
+        "load = rates * np.abs(rhos)",
+        TRAJECTORY,
+    ),
+    *(  # constants that are wrong by 5 %
+        Mutant("theory", f"theory/{file}", old, old.replace(part, f"0.95 * {part}", 1), TRAJECTORY)
+        for file, old, part in (
+            ("trajectory.py", "L / 2 * float(np.sum((rates * (gains + pull)) ** 2))", "L"),
+            ("trajectory.py", "L * float(np.sum(rates * (rhos + gains) * trace.drift))", "gains"),
+            ("trajectory.py", "rhos * trace.past_noise + gains * trace.noise", "trace.past_noise"),
+            ("trajectory.py", "FrankWolfeGap(_over(sums, rates), bool(np.all(pulls", "_over"),
+            ("trajectory.py", "radius = (1 - eta * decay) * radius + eta * gain", "eta * gain"),
+            ("lr_schedules.py", "WARMUP, DECAY = 0.05, 0.15", "0.15"),
+            ("lr_schedules.py", "(rho * ahead * beta + s * current) * kept", "s * current"),
+            ("momentum.py", "gamma**tail * kept + (1 - gamma) ** tail", "gamma**tail"),
+        )
+    ),
     Mutant("theory", "theory/iterations.py", "if tried.total <= target:", "if tried.total >= target:", ITERATIONS),
     Mutant("theory", "theory/cost.py", "2 * q * (kappa + 1) * m * m * n", "2 * q * kappa * m * m * n", COST),
     Mutant(
-        "theory", "theory/floor.py", "return mu * (1 / (r * s) - s ** (power - 1))", "return mu * (1 / (r * s))", FLOOR
+        "theory",
+        "theory/floor.py",
+        "return F + mu * (1 / (r * s) - s ** (power - 1))",
+        "return F + mu * (1 / (r * s))",
+        FLOOR,
     ),
     # -------------------------------------------------------------------------------------------------- orthogonalize
     Mutant("orthogonalize", "orthogonalize/iteration.py", "R.mul_(d**2)", "R.mul_(d)", STEPS),
@@ -176,6 +210,13 @@ MUTANTS = (
         "_kept.by_dtype.pop(dtype, None)",
         "_kept.by_dtype.get(dtype, None)",
         PRODUCTS,
+    ),
+    Mutant(
+        "orthogonalize",
+        "orthogonalize/segments.py",
+        "lam = F * F",
+        "lam = F",
+        ("tests/orthogonalize/test_segments.py",),
     ),
     # ------------------------------------------------------------------------- optim, diagnostics, lab, report, cli
     Mutant(
@@ -233,6 +274,26 @@ MUTANTS = (
     ),
     Mutant("lab", "lab/runner/timing.py", "> QUIET:", ">= 2 * QUIET:", ("tests/lab/runner/test_timing.py",)),
     Mutant(
+        "lab", "lab/own/source.py", "for used in sorted(", "for used in sorted([]) and (", (OWN, "-k", "edited_code")
+    ),
+    Mutant("lab", "lab/own/models.py", '"weights": digest.hexdigest()', '"weights": ""', (OWN, "-k", "initialisation")),
+    Mutant("lab", "lab/own/datasets.py", "digest.update(values.data)", "pass", (OWN, "-k", "own_tensors")),
+    Mutant(
+        "lab", "lab/runner/planning.py", 'code = {"work": own.identity}', "pass", (OWN, "-k", "function_of_the_user")
+    ),
+    Mutant("lab", "lab/selection.py", 'cell.status == "done" and math', "math", ("tests/lab/test_selection.py",)),
+    Mutant("lab", "lab/data/batches.py", "chosen[count:].sort()", "chosen.sort()", ("tests/lab/test_selection.py",)),
+    Mutant("lab", "lab/optima.py", "fall * right - rise * left", "fall * left - rise * right", OPTIMA),
+    Mutant("lab", "lab/optima.py", "-math.log2(1.0 - m)", "math.log2(m)", OPTIMA),
+    Mutant("lab", "lab/sweep.py", 'and row["step"] > 1', "", ("tests/lab/test_sweep.py", "-k", "alone")),
+    Mutant(
+        "report",
+        "report/claims/rules.py",
+        "clear.append(sign * value > 0)",
+        "clear.append(value > 0)",
+        ("tests/report/claims/test_rules.py", "-k", "optimum"),
+    ),
+    Mutant(
         "lab",
         "lab/runner/timing.py",
         "if any(cell.jobs > 1 for cell in cells):",
@@ -249,8 +310,8 @@ MUTANTS = (
     Mutant(
         "lab",
         "lab/runner/store.py",
-        '"numerics": NUMERICS, "data": data}',
-        '"numerics": NUMERICS, "data": None}',
+        '"numerics": NUMERICS, "data": data, **',
+        '"numerics": NUMERICS, "data": None, **',
         ("tests/lab/runner/test_run_study.py", "tests/lab/studies/test_studies.py", "-k", "data or key"),
     ),
     Mutant(
@@ -364,23 +425,51 @@ MUTANTS = (
     Mutant(
         "optim",
         "optim/scaling.py",
-        "math.sqrt(max(1.0, rows / columns))",
-        "math.sqrt(max(1.0, columns / rows))",
+        "math.sqrt(max(1.0, outputs / inputs))",
+        "math.sqrt(max(1.0, inputs / outputs))",
         ("tests/optim/test_step.py::test_a_step_is_the_update_in_the_docstring_with_every_option_of_its_table",),
     ),
     Mutant(
         "optim",
         "optim/scaling.py",
-        "math.sqrt(rows) / norm, 1.0)",
-        "math.sqrt(rows) / (norm + 1e-7), 1.0)",
+        "math.sqrt(outputs) / norm, 1.0)",
+        "math.sqrt(outputs) / (norm + 1e-7), 1.0)",
         ("tests/optim/test_step.py::test_a_step_is_the_update_in_the_docstring_with_every_option_of_its_table",),
     ),
     Mutant(
         "optim",
         "optim/views.py",
-        "_overlaps(shard_sizes, first, first + block_shape[0])",
-        "_overlaps(shard_sizes, 0, block_shape[0])",
+        "_overlaps(shard_sizes, first, first + size)",
+        "_overlaps(shard_sizes, 0, size)",
         ("tests/optim/test_layout.py::test_blocks_that_straddle_shards_are_cut_where_the_shards_are",),
+    ),
+    Mutant(
+        "optim",
+        "optim/views.py",
+        "return (n, m) if self.transposed else (m, n)",
+        "return (m, n)",
+        ("tests/optim/test_views.py::test_a_transposed_parameter_steps_as_its_transpose",),
+    ),
+    Mutant(
+        "optim",
+        "optim/views.py",
+        "block.reshape(m, n)).contiguous()",
+        "block.reshape(m, n))",
+        ("tests/optim/test_views.py::test_every_kind_of_cut_steps_as_separate_parameters",),
+    ),
+    Mutant(
+        "optim",
+        "optim/continuation.py",
+        "(1 - beta**steps)",
+        "1",
+        ("tests/optim/test_continuation.py::test_the_momentum_is_the_average_of_gradients_without_its_bias",),
+    ),
+    Mutant(
+        "optim",
+        "optim/continuation.py",
+        'group["weight_decay"] / factor',
+        'group["weight_decay"]',
+        ("tests/optim/test_continuation.py::test_every_scale_rule_makes_the_updates_and_the_decay_of_match_rms_adamw",),
     ),
     Mutant(
         "optim",
@@ -419,8 +508,25 @@ MUTANTS = (
     ),
     Mutant(
         "optim",
+        "optim/base.py",
+        "isinstance(key, Tensor) and id(key) not in present",
+        "isinstance(key, Tensor) and id(key) not in {id(key)}",
+        (
+            "tests/optim/test_replaced_parameters.py::"
+            "test_states_follow_the_parameters_in_the_groups_and_the_old_ones_are_freed",
+        ),
+    ),
+    Mutant(
+        "optim",
         "optim/foreign.py",
-        '"scale": group["adjust_lr_fn"] or "original",',
+        '"spectral_unclamped": "spectral"',
+        '"spectral_unclamped": "original"',
+        ("tests/optim/test_foreign.py::test_the_unclamped_rule_of_newer_torch_is_the_spectral_rule",),
+    ),
+    Mutant(
+        "optim",
+        "optim/foreign.py",
+        '"scale": scale_of(group["adjust_lr_fn"]),',
         '"scale": "original",',
         ("tests/optim/test_foreign.py::test_a_torch_muon_goes_on_under_ours",),
     ),
@@ -515,21 +621,71 @@ MUTANTS = (
         "self._from_zero = size >= 0.0 if",
         ("tests/diagnostics/recording/test_recorder.py", "-k", "zero or certificate or momenta"),
     ),
+    Mutant(
+        "diagnostics",
+        "diagnostics/recording/covered_run.py",
+        "nesterov=self._momentum_kind.nesterov",
+        "nesterov=False",
+        ("tests/diagnostics/recording/test_recorder.py", "-k", "default_muon"),
+    ),
+    Mutant(
+        "diagnostics",
+        "diagnostics/decay_pull.py",
+        "operator_norm(part.select(W)) / unit",
+        "operator_norm(part.select(W))",
+        ("tests/diagnostics/certificates/test_network_certificate.py", "-k", "weight_decay"),
+    ),
+    Mutant(
+        "diagnostics",
+        "diagnostics/certificates/certification.py",
+        "torch.lerp(G, M, beta)",
+        "torch.lerp(M, G, beta)",
+        ("tests/diagnostics/certificates/test_network_certificate.py", "-k", "orthogonalized"),
+    ),
 )
 
 
-def pytest_on(source: Path, select: tuple[str, ...]) -> tuple[int, str]:
-    """Run a selection of tests on a copy of the package; return pytest's exit code and output."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    command += ["-m", "not slow and not gpu", *select]
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+def preload() -> None:
+    """Import what every run of pytest needs, so that the processes forked from here start in no time."""
+    for name in ("torch", "numpy", "mpmath"):
+        import_module(name)
+
+
+def start_pytest(source: Path, select: tuple[str, ...], output: Path) -> int:
+    """Fork a process that runs a selection of tests on a copy of the package; return its number."""
+    process = os.fork()
+    if process:
+        return process
+    os.setsid()  # so that all that the tests start can be killed with it
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(ROOT)
+    sys.path[:0] = [str(source), str(ROOT)]
+    sys.dont_write_bytecode = True
+    os.environ |= {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    code = 3  # pytest's own, for an internal error
     try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return -1, f"FAILED no answer within {SECONDS} s"
-    return done.returncode, done.stdout + done.stderr
+        code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu", *select]))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def wait_for_pytest(process: int) -> int | None:
+    """Return the exit code of a forked process; None if it did not end in time and was killed."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        done, status = os.waitpid(process, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.killpg(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return None
 
 
 def first_failure(output: str) -> str:
@@ -543,18 +699,38 @@ def copy_of_the_package(folder: str) -> Path:
     return Path(shutil.copytree(ROOT / "src", Path(folder) / "src", ignore=shutil.ignore_patterns("__pycache__")))
 
 
-def check(mutant: Mutant) -> Outcome:
-    """Run the tests of one mutant."""
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        source = copy_of_the_package(folder)
+class RunningMutant:
+    """A mutant whose tests run in a forked process."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant, self.start = mutant, time.perf_counter()
+        self.folder = tempfile.TemporaryDirectory()
+        source = copy_of_the_package(self.folder.name)
         path = source / "muonlab" / mutant.file
         path.write_text(path.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
-        code, output = pytest_on(source, mutant.select)
-    if code in (4, 5):  # a wrong argument, or no test selected
-        raise SystemExit(f"{mutant.name}: {' '.join(mutant.select)} selects no test")
-    killed_by = "" if code == 0 else first_failure(output)
-    return Outcome(mutant.room, mutant.name, killed_by, round(time.perf_counter() - start, 1))
+        self.output = Path(self.folder.name) / "output"
+        self.process = start_pytest(source, mutant.select, self.output)
+
+    def outcome(self) -> Outcome:
+        """Wait until the tests have ended; return what happened."""
+        code, output = wait_for_pytest(self.process), self.output.read_text(encoding="utf-8", errors="replace")
+        self.folder.cleanup()
+        if code in (3, 4, 5):  # an error of pytest, a wrong argument, or no test selected
+            raise SystemExit(f"{self.mutant.name}: {' '.join(self.mutant.select)} ran no test\n{output}")
+        killed_by = f"no answer within {SECONDS} s" if code is None else first_failure(output) if code else ""
+        return Outcome(self.mutant.room, self.mutant.name, killed_by, round(time.perf_counter() - self.start, 1))
+
+
+def check_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
+    """Run the tests of all mutants, ``jobs`` at a time, and yield the outcomes in order."""
+    preload()
+    running: deque[RunningMutant] = deque()
+    for mutant in mutants:
+        if len(running) == jobs:
+            yield running.popleft().outcome()
+        running.append(RunningMutant(mutant))
+    while running:
+        yield running.popleft().outcome()
 
 
 def stale(mutants: tuple[Mutant, ...]) -> list[str]:
@@ -572,11 +748,10 @@ def main() -> int:
     chosen = tuple(m for m in MUTANTS if options.only in m.room or options.only in m.name)
     outdated = stale(chosen)
     outcomes: list[Outcome] = []
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for outcome in pool.map(check, [m for m in chosen if m.name not in outdated]):
-            outcomes.append(outcome)
-            if not options.json:
-                print(f"{outcome.seconds:6.1f} s  {outcome.mutant:<86}  {outcome.killed_by or 'SURVIVED'}", flush=True)
+    for outcome in check_all([m for m in chosen if m.name not in outdated], options.jobs):
+        outcomes.append(outcome)
+        if not options.json:
+            print(f"{outcome.seconds:6.1f} s  {outcome.mutant:<86}  {outcome.killed_by or 'SURVIVED'}", flush=True)
     survivors = [outcome.mutant for outcome in outcomes if not outcome.killed_by]
     if options.json:
         report = {

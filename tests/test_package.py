@@ -22,6 +22,11 @@ def test_the_package_loads_neither_torch_nor_numpy_and_the_mathematics_no_torch(
     assert loaded_by(mathematics, ["torch"]) == []
 
 
+def test_the_integrations_load_no_trainer_until_their_module_is_imported():
+    trainers = ["transformers", "lightning", "accelerate"]
+    assert loaded_by("import muonlab.optim, muonlab.diagnostics, muonlab.integrations.common", trainers) == []
+
+
 def test_every_public_name_resolves_to_the_object_of_its_module():
     from muonlab import orthogonalize
 

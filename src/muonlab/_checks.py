@@ -11,10 +11,16 @@ T = TypeVar("T")
 
 LARGEST = 10**300
 """Largest accepted integer; a float cannot hold much larger ones."""
+LARGEST_DEGREE = 300
+"""Largest degree κ of a polynomial: its exact coefficients take a quarter of a second."""
+LARGEST_STEPS = 1000
+"""Most steps of a schedule."""
+LARGEST_MATRIX = 2**32
+"""Most entries of a matrix whose orthogonalization is planned: 16 GiB in float32."""
 
 
-def integer(name: str, value: object, *, at_least: int) -> int:
-    """Return ``value`` as an int that is at least ``at_least``."""
+def integer(name: str, value: object, *, at_least: int, at_most: int = LARGEST) -> int:
+    """Return ``value`` as an int that is at least ``at_least`` and at most ``at_most``."""
     if isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {value!r}: pass {int(value)} if that is meant")
     try:
@@ -25,6 +31,8 @@ def integer(name: str, value: object, *, at_least: int) -> int:
         ) from None
     if number < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {number}: pass {at_least} or more")
+    if at_most < number <= LARGEST:
+        raise ValueError(f"{name} must be at most {at_most}, got {number}: pass {at_most} or less")
     if number > LARGEST:
         raise ValueError(f"{name} must be at most 1e300, got a number of {len(str(number))} digits: pass a smaller one")
     return number

@@ -17,10 +17,10 @@ from tests.lab.tiny import SPEC
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(name):
+def run(name, *words):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / name, "--quick"],
+        [sys.executable, ROOT / "benchmarks" / name, *words, "--quick"],
         capture_output=True, encoding="utf-8", timeout=900, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -51,6 +51,24 @@ def test_the_autosteps_benchmark_compares_losses_and_costs():
     assert ways["quintic, AutoSteps 0.95"]["changes"]
 
 
+@pytest.mark.slow
+def test_the_heads_benchmark_compares_four_ways_from_the_same_start():
+    ways = run("heads.py", ROOT / "README.md")["ways"]
+    assert len({way["loss"] for way in ways.values()}) == len(ways) == 4
+    assert all(0 < way["loss"] < 5 for way in ways.values())
+    assert ways["three matrices"]["minus_three_matrices"] == [0.0]
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_learning_rates_compares_three_ways_and_names_the_best_pair_of_each():
+    (task,) = run("learning_rates.py")["tasks"]
+    assert len(task["ways"]) == 3
+    for way in task["ways"].values():
+        assert way["best"] in way["grid"]
+        assert way["best"]["mean"] == min(cell["mean"] for cell in way["grid"])
+    assert {cell["lr"] == cell["aux_lr"] for cell in task["ways"]["AdamW alone"]["grid"]} == {True}
+
+
 def test_recording_at_the_default_cadence_costs_at_most_five_per_cent_by_the_committed_result():
     report = result("recorder.json")
     assert [task["task"] for task in report["tasks"]] == ["mnist-mlp", "small-gpt"]
@@ -72,6 +90,53 @@ def test_autosteps_reached_the_loss_of_five_quintic_steps_for_less_by_the_commit
         assert quintic["flops_over_q5"] > 1.5  # no saving there, and the log says so
     for name in ("quintic, q = 5", "quintic, AutoSteps 0.8", "Polar Express for [0.01, 1], AutoSteps 0.9"):
         assert f"| {name} | {' | '.join(rows[name])} |" in log
+
+
+def test_the_factors_of_other_analyses_are_ordered_and_printed_as_committed():
+    report = result("other_analyses.json")
+    page = (ROOT / "docs" / "theory" / "other-analyses.md").read_text(encoding="utf-8")
+    ratios = []
+    for matrix in report["matrices"]:
+        for way, found in matrix["ways"].items():
+            assert_ordered(found)
+            if not matrix["matrix"].endswith("256×2304"):
+                ratios += [found[name] / found["alignment"] for name in ("spread", "additive") if way != "quintic q=1"]
+            if way != "quintic q=1":
+                names = ("alignment", "floor", "spread", "additive", "chi")
+                assert f"| {matrix['matrix']} | {way} | {' | '.join(printed(found[name]) for name in names)} |" in page
+    assert "30 to 90,000 times" in page
+    assert 30 < min(ratios) < 33
+    assert 85_000 < max(ratios) < 95_000
+    for row in report["step_and_momentum"]:
+        names = ("alignment_log_lr", "alignment_log_memory", "error_log_lr", "error_log_memory")
+        cells = " | ".join(f"{row[name]:.2f}".replace("-", "−") for name in names)
+        assert row["noise"] != 1.0 or row["rho"] == 1.0 or f"| {row['rho']} | {cells} |" in page
+        assert row["alignment_log_lr"] >= 0 >= row["error_log_lr"]
+        assert max(row["alignment_log_memory"], row["error_log_memory"]) <= 0
+
+
+@pytest.mark.slow
+def test_the_program_on_other_analyses_computes_ordered_factors():
+    for matrix in run("other_analyses.py")["matrices"]:
+        for found in matrix["ways"].values():
+            assert_ordered(found)
+
+
+def assert_ordered(found):
+    """1/alignment is at most every other factor, and largest over smallest singular value at most the additive one."""
+    assert found["alignment"] * (1 + 1e-9) >= 1
+    assert found["alignment"] <= min(found["floor"], found["spread"]) * (1 + 1e-6)
+    assert found["additive"] is None or found["spread"] <= found["additive"] * (1 + 1e-6)
+    assert found["chi"] is None or found["spread"] <= found["chi"] * (1 + 1e-6)
+
+
+def printed(factor):
+    """A factor with three digits, as the page has it."""
+    if factor is None:
+        return "–"
+    if factor < 99.95:
+        return f"{factor:.2f}" if factor < 9.995 else f"{factor:.1f}"
+    return f"{float(f'{factor:.3g}'):,.0f}"
 
 
 def program(name):

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from tests.distributed.registry import World
 
-STEPS = 20
+STEPS = 8
 Where = int | str
 """``"plain"``, ``"replicate"``, or the dimension that is sharded."""
 
@@ -56,6 +56,19 @@ STACKS = (
     Matrix((4, 6, 5), "batch"),
     Matrix((3, 5, 8), "batch"),
     Matrix((2, 3, 4, 6), "batch"),
+)
+CUT = (
+    # every word of the language of views; interleaved rows and columns in whole turns for 1 to 4 shards
+    Matrix((10, 21), "columns(9, 5, 7)"),
+    Matrix((15, 8), "row_heads(5)"),
+    Matrix((8, 15), "transposed column_heads(5)"),
+    Matrix((24, 7), "interleaved_rows(2, 1)"),
+    Matrix((7, 24), "transposed interleaved_columns(2, 1)"),
+    Matrix((4, 9, 5), "batch rows(4, 5)"),
+    Matrix((3, 5, 9), "batch columns(4, 5)"),
+    Matrix((3, 8, 5), "batch row_heads(4)"),
+    Matrix((3, 24, 5), "batch interleaved_rows(2, 1)"),
+    Matrix((4, 5, 24), "batch transposed interleaved_columns(2, 1)"),
 )
 
 

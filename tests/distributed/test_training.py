@@ -8,7 +8,7 @@ from tests.distributed.registry import each_size
 
 
 @each_size("real")
-def test_a_hundred_steps_over_ranks_stay_within_1e_5_of_one_process(ranks, size, cases):
+def test_fifty_steps_over_ranks_stay_within_1e_5_of_one_process(ranks, size, cases):
     """Relative to the largest entry of each parameter; rounding differs, since sums over the batch are cut."""
     for case in cases:
         for found in ranks(size).values(case):

@@ -193,9 +193,10 @@ def torch_muon(
         M = state[i] = M + (1 - momentum) * (g - M)
         O = newton_schulz((1 - momentum) * g + momentum * M if nesterov else M, ns_coefficients, ns_steps)
         rows, cols = g.shape
-        ratio = (
-            0.2 * math.sqrt(max(rows, cols)) if adjust_lr_fn == "match_rms_adamw" else math.sqrt(max(1, rows / cols))
-        )
+        ratio = {
+            "match_rms_adamw": 0.2 * math.sqrt(max(rows, cols)),
+            "spectral_unclamped": math.sqrt(rows / cols),
+        }.get(adjust_lr_fn or "", math.sqrt(max(1, rows / cols)))
         weights[i] = (1 - lr * weight_decay) * weights[i] - lr * ratio * O.reshape(weights[i].shape)
 
 

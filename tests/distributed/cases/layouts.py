@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from muonlab.optim import Muon
 from tests.distributed.problems import (
+    CUT,
     FUSED,
     SHAPES,
     STACKS,
@@ -33,7 +35,7 @@ from tests.distributed.problems import (
 )
 from tests.distributed.registry import case
 
-KINDS = {"shapes": SHAPES, "fused": FUSED, "stacks": STACKS}
+KINDS = {"shapes": SHAPES, "fused": FUSED, "stacks": STACKS, "cut": CUT}
 
 
 def _kind(world: World, kind: str, where: Any, shape: tuple[int, ...] = ()) -> None:
@@ -45,10 +47,16 @@ for kind in KINDS:
     case(family="bitwise", name=f"dtensor_replicate_{kind}", kind=kind, where="replicate")(_kind)
     for dim in (0, 1) if kind == "fused" else (0, 1, 2):
         case(family="bitwise", name=f"shard{dim}_{kind}", kind=kind, where=dim)(_kind)
-    for dim in (0, 1):
+    for dim in (0, 1) if kind != "cut" else ():
         for replicas, shards in ((1, 2), (2, 1), (2, 2), (1, 3)):
             name = f"hsdp{replicas}x{shards}_shard{dim}_{kind}"
             case(replicas * shards, family="bitwise", name=name, kind=kind, where=dim, shape=(replicas, shards))(_kind)
+
+
+@case(3, 4, family="bitwise")
+def renormalized_cuts(world: World) -> None:
+    for where in ("plain", 0, 1, 2):
+        compare(world, everywhere(CUT, where), partial(Muon, renormalize="before"))
 
 
 class Net(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from muonlab.optim import Muon, NewtonSchulz
-from muonlab.optim.views import as_matrices, blocks
+from muonlab.optim.views import matrix_blocks, split_tensor
 from muonlab.polynomials import taylor
 from tests.distributed.problems import (
     FUSED,
@@ -45,8 +45,9 @@ def labels(matrices: Sequence[Matrix], step: int) -> dict[int, str]:
     """Return the name of each single matrix of a step's gradients by its bits."""
     found = {}
     for one, G in zip(matrices, gradients(matrices, step), strict=True):
-        for number, block in enumerate(blocks(G, one.view)):
-            M = as_matrices(block, one.view)
+        blocks = matrix_blocks(one.shape, one.view)
+        for number, (block, part) in enumerate(zip(blocks, split_tensor(G, one.view, blocks), strict=True)):
+            M = block.read(part)
             for place, single in enumerate(M if M.ndim == 3 else [M]):
                 found[_crc(single)] = f"{one.label}/{number}/{place}"
     return found

@@ -19,7 +19,7 @@ from muonlab.optim import SGDM, Muon, MuonWithAux, split_params
 from tests.distributed.problems import World, whole
 from tests.distributed.registry import case
 
-STEPS, BATCH = 100, 24
+STEPS, BATCH = 50, 24
 """The batch divides by 1, 2, 3 and 4 ranks, and by 4 micro-batches of them for 1 and 2."""
 
 
