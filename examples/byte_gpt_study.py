@@ -54,6 +54,6 @@ STUDY = Study(
     Spec(model=model(GPT), dataset=dataset(web_bytes), block=64, batch_size=16, steps=1_500, evaluate_every=500,
          validation=50_000, test=50_000),
     {"optimizer": {"AdamW": "AdamW", "SGD-M": optimizer("SGD", momentum=0.95, nesterov=True), **MUONS},
-     "lr": (0.002, 0.008, 0.032, 0.128)},
+     "lr": (0.0005, 0.002, 0.008, 0.032, 0.128, 0.512)},
     seeds=3, title="A byte-level GPT on web text",
 )  # fmt: skip
