@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import muonlab
+from muonlab.report.publish import report
 
 DOCS = Path(__file__).parent
+RUNS = (DOCS / "../results/runs").resolve()
+PAGES = Path(tempfile.mkdtemp(prefix="muonlab-pages-"))
 
 project = "muonlab"
 author = "the authors of muonlab"
@@ -66,6 +74,7 @@ html_theme = "furo"
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 html_static_path = ["_static"]
 html_css_files = ["muonlab.css"]
+html_extra_path = [str(PAGES)]
 html_favicon = "_static/favicon.svg"
 html_show_sphinx = False
 
@@ -102,7 +111,31 @@ def _without_never(app: Any, what: str, name: str, obj: Any, options: Any, signa
     return signature or None, result
 
 
+def _write_pages_of_runs(app: Any) -> None:  # noqa: ARG001
+    """Write the pages of all committed runs, and their index, for the folder ``runs`` of the site."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "runs"
+        committed = subprocess.run(["git", "-C", RUNS, "archive", "HEAD"], capture_output=True, check=False)
+        if committed.returncode:  # not a repository
+            shutil.copytree(RUNS, copy)
+        else:  # make runs may be writing to the working tree
+            with tarfile.open(fileobj=io.BytesIO(committed.stdout)) as archive:
+                archive.extractall(copy, filter="data")
+        report(copy)
+        for page in (copy / "index.html", *copy.glob("*/report.html")):
+            target = PAGES / "runs" / page.relative_to(copy)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(page, target)
+
+
+def _remove_pages_of_runs(app: Any, exception: Exception | None) -> None:  # noqa: ARG001
+    """Remove what :func:`_write_pages_of_runs` wrote; Sphinx has copied it to the site."""
+    shutil.rmtree(PAGES)
+
+
 def setup(app: Any) -> None:
     """Connect the functions above."""
+    app.connect("builder-inited", _write_pages_of_runs)
+    app.connect("build-finished", _remove_pages_of_runs)
     app.connect("source-read", _without_blank_last_line)
     app.connect("autodoc-process-signature", _without_never)

@@ -157,6 +157,20 @@ def test_pages_show_formulas_without_an_error_or_a_request_to_anywhere_else(wind
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.docs(*PACKAGES)
+def test_the_pages_of_all_committed_runs_are_on_the_site_and_linked(window, address):
+    window.goto(f"{address}/guides/own-study.html")
+    window.get_by_role("link", name="Its page").click()
+    window.get_by_role("heading", level=1, name="A byte-level GPT on web text").wait_for()
+    window.goto(f"{address}/results.html")
+    window.get_by_role("link", name="the pages of all committed runs").click()
+    linked = {link.get_attribute("href") for link in window.locator("a[href$='report.html']").all()}
+    assert {f"{head.parent.name}/report.html" for head in (ROOT / "results/runs").glob("*/study.json")} <= linked
+    assert window.wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.docs(*PACKAGES)
 def test_search_finds_an_option_and_leads_to_the_guide(window, address):
     window.goto(f"{address}/search.html?q=renormalize", wait_until="networkidle")
     found = window.locator("#search-results li a")

@@ -510,7 +510,7 @@ def test_the_example_of_the_guide_trains_every_cell(tmp_path):
     example = Path(__file__).parents[3] / "examples" / "byte_gpt_study.py"
     folder = os.environ["MUONLAB_DATA"]
     results = run(str(example), data=folder, out=tmp_path / "run", settings=settings, seeds=1, threads=1)
-    assert len(losses(results)) == 16
-    assert len({cell.summary["weights_sha256"] for cell in results.cells}) == 16
+    assert len(losses(results)) == 24
+    assert len({cell.summary["weights_sha256"] for cell in results.cells}) == 24
     for cell in results.cells:
         assert cell.spec["model"]["options"] == {"layers": 1, "width": 32}
