@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import tyro
 from tyro.conf import subcommand
@@ -21,6 +21,9 @@ from muonlab import __version__
 from muonlab._cache import cache_directory
 from muonlab.cli.answers import ANSWERS, answer, error_message
 from muonlab.cli.commands import PrintingCommand, RunCommand
+
+if TYPE_CHECKING:
+    from muonlab.lab.study import Cell
 
 Command: Any = Union[  # noqa: UP007 - built from the commands that have an answer
     tuple(Annotated[kind, subcommand(kind.__name__.removesuffix("Command").lower())] for kind in ANSWERS)
@@ -124,10 +127,8 @@ def _run_on_rank(command: RunCommand) -> int:
         with process_group(command.parallel, device=command.device) as ranks:
             if ranks.rank != 0:
                 from muonlab.lab.runner.run_study import follow
-                from muonlab.lab.studies import find
 
-                find(command.study)  # the module of a study file, which has the functions that rank 0 names
-                return follow(ranks)
+                return follow(ranks, partial(_cells, command))
             code = 2
             try:
                 code = exit_code(command, partial(print_answer, command, ranks=ranks))
@@ -138,6 +139,16 @@ def _run_on_rank(command: RunCommand) -> int:
             return code
     finally:
         _ignore_sigterm()
+
+
+def _cells(command: RunCommand, threads: int) -> tuple[Cell, ...]:
+    """Return the cells that rank 0 runs: those of the same command."""
+    from muonlab.lab.settings import parse_settings
+    from muonlab.lab.studies import find
+
+    study = find(command.study)
+    settings = parse_settings(type(study.base), command.set)
+    return study.cells(command.profile, seeds=command.seeds, device=command.device, threads=threads, settings=settings)
 
 
 def _ignore_sigterm() -> None:

@@ -267,6 +267,11 @@ def test_a_cell_is_not_run_with_code_that_was_edited_after_it_was_planned(tmp_pa
     with pytest.raises(ValueError, match="the file of a study must stay the same while it runs"):
         job.check_code()
     dataclasses.replace(job, spec=planned).check_code()
+    specs = [cell.spec for cell in of_widths(8, 16)]
+    sent = json.loads(json.dumps(job.to_dict()))  # to the other ranks
+    assert CellJob.from_dict(sent, specs) == dataclasses.replace(job, spec=specs[1])
+    with pytest.raises(ValueError, match="the file of a study must stay the same while it runs"):
+        CellJob.from_dict(sent, specs[:1])
 
 
 def of_widths(*widths):

@@ -52,7 +52,7 @@ def check_hashable(target: Callable[..., Any]) -> None:
     """Raise ``ValueError`` for a class or function that its source does not determine."""
     name = getattr(target, "__qualname__", None)
     if name is None:
-        got = f"{target!r}, which has values of its own"
+        got = f"{target!r}, an object whose values are not in its source"
     elif "<lambda>" in name:
         got = "a lambda"
     elif "<locals>" in name:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import pickle
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +25,10 @@ Outcome = Literal["done", "failed", "stopped", "locked"]
 """``"locked"``: another process is running the cell."""
 ShowProgress = Callable[[int, int, dict[str, float]], None]
 """Called with the steps done, their total, and numbers such as ``loss`` and ``seconds``."""
+_CHANGED = (
+    "the file of a study must stay the same while it runs, got another model, optimizer or loss than when "
+    "the study was planned: rerun the same command"
+)
 
 
 @dataclass(frozen=True)
@@ -63,24 +65,29 @@ class CellJob:
     cores: int | None = None
     planned: Mapping[str, Any] | None = None
 
-    def to_text(self) -> str:
-        """Return the job as text for the other ranks, which were started by the same command."""
-        data = None if self.data is None else self.data.absolute()
-        return base64.b64encode(pickle.dumps(replace(self, folder=self.folder.absolute(), data=data))).decode()
+    def to_dict(self) -> dict[str, Any]:
+        """Return the job as JSON values for the other ranks, with an absolute path for each folder."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        data = None if self.data is None else str(self.data.absolute())
+        return {**values, "folder": str(self.folder.absolute()), "data": data, "spec": self.spec.to_dict()}
 
     @classmethod
-    def from_text(cls, text: str) -> CellJob:
-        """Rebuild a job from :meth:`to_text`."""
-        job: CellJob = pickle.loads(base64.b64decode(text))
-        return job
+    def from_dict(cls, values: Mapping[str, Any], specs: Iterable[Settings]) -> CellJob:
+        """Rebuild a job from :meth:`to_dict`; its spec is the one of ``specs`` that has the same plain values.
+
+        Raises:
+            ValueError: if there is none, because the file of the study was edited.
+        """
+        spec = next((spec for spec in specs if spec.to_dict() == values["spec"]), None)
+        if spec is None:
+            raise ValueError(_CHANGED)
+        data = None if values["data"] is None else Path(values["data"])
+        return cls(**{**values, "folder": Path(values["folder"]), "data": data, "spec": spec})
 
     def check_code(self) -> None:
         """Raise ``ValueError`` if the code of the spec has changed since the cell was planned."""
         if self.planned is not None and self.spec.to_dict() != self.planned:
-            raise ValueError(
-                "the file of a study must stay the same while it runs, got another model, optimizer or loss than when "
-                "the study was planned: rerun the same command"
-            )
+            raise ValueError(_CHANGED)
 
 
 class RunnerContext:
@@ -148,7 +155,7 @@ def _run_locked_cell(job: CellJob, stop_requested: Callable[[], bool], show: Sho
     history = folder.start(job.key, job.jobs, job.session, job.machine, job.cores, ranks.size)
     context = RunnerContext(job, stop_requested, show)
     if ranks.is_distributed:
-        ranks.publish("job", {"job": job.to_text()})
+        ranks.publish("job", {"job": job.to_dict()})
     try:
         summary = _call_work(job, context, ranks)
         rows = context.save_rows()

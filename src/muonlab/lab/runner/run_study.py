@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from muonlab import _checks
 from muonlab.lab.distributed.ranks import ALONE, OtherRankError, Ranks
 from muonlab.lab.files.disk import FULL_DISK
-from muonlab.lab.runner.cells import CellJob, Outcome, join_cell, run_cell
+from muonlab.lab.runner.cells import CellJob, Outcome, error_line, join_cell, run_cell
 from muonlab.lab.runner.planning import StudyRequest
 from muonlab.lab.runner.progress import ProgressDisplay, progress_display
 from muonlab.lab.runner.results import Results, load_results, read_cell
@@ -21,7 +21,7 @@ from muonlab.lab.runner.signals import StopSignal, handle_signals
 from muonlab.lab.runner.store import read_head
 from muonlab.lab.runner.workers import run_in_workers
 from muonlab.lab.studies import find
-from muonlab.lab.study import Profile, Study
+from muonlab.lab.study import Cell, Profile, Study
 
 TRAINING = Study.work
 """The only work that several ranks can do together."""
@@ -177,12 +177,23 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def follow(ranks: Ranks) -> int:
-    """Run every cell that rank 0 starts, until it ends; return its exit code."""
+def follow(ranks: Ranks, cells: Callable[[int], Iterable[Cell]]) -> int:
+    """Run every cell that rank 0 starts, until it ends; return its exit code.
+
+    Args:
+        ranks: the processes, of which this is not rank 0.
+        cells: returns the cells of the study with a number of threads; it is called after rank 0 has checked the study.
+    """
     with handle_signals(ignore_repeated=True) as stop:
         while "end" not in (message := ranks.wait_for("job")):
+            values = message["job"]
             try:
-                join_cell(CellJob.from_text(message["job"]), lambda: stop.requested, ranks)
+                job = CellJob.from_dict(values, (cell.spec for cell in cells(values["spec"]["threads"])))
+            except Exception as error:
+                ranks.report_error(error_line(error))
+                raise
+            try:
+                join_cell(job, lambda: stop.requested, ranks)
             except OtherRankError:  # the rank that has the error prints it
                 return 2
             except OSError as error:
