@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from muonlab.lab import load_results
+
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if not path.stem.endswith("_study"))
 QUICK = ("with_grad_scaler",)
@@ -17,18 +19,20 @@ TRAINERS = {
     "huggingface_trainer": ("transformers", "accelerate"),
     "accelerate_moe": ("transformers", "accelerate"),
     "lightning_vit": ("transformers", "lightning"),
+    "log_to_tensorboard": ("tensorboard",),
+    "log_to_wandb": ("wandb",),
 }
 """Examples that need packages of requirements-trainers.txt."""
 SECONDS = 240
 """Time limit of one program, generous for busy machines."""
 
 
-def run(*command, strict=True):
+def run(*command, strict=True, folder=ROOT):
     """Output of a program of this repository, with warnings as errors; not strict where other packages warn."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(
         [sys.executable, *(("-W", "error") if strict else ()), *map(str, command)],
-        capture_output=True, encoding="utf-8", timeout=SECONDS, env=environment, cwd=ROOT, check=False,
+        capture_output=True, encoding="utf-8", timeout=SECONDS, env=environment, cwd=folder, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr if strict else "") == (0, ""), done.stderr
     return done.stdout
@@ -126,6 +130,61 @@ def promises_lightning_vit(out):
     assert "234 measurements" in out  # 13 matrices at 18 of 176 steps
 
 
+def promises_log_to_tensorboard(out):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = Path(re.search(r"5 curves for each loss: tensorboard --logdir (\S+)", out)[1])
+    logged = {}
+    for curve in folder.iterdir():
+        events = EventAccumulator(str(curve))
+        events.Reload()
+        logged[curve.name] = [(each.step, pytest.approx(each.value)) for each in events.Scalars("test_loss")]
+    assert logged == evaluations(folder.parent)
+
+
+def promises_log_to_wandb(out):
+    from wandb.proto import wandb_internal_pb2
+
+    folder = Path(re.search(r"5 runs: wandb sync (\S+)/offline-run-\*", out)[1])
+    logged = {}
+    for file in folder.glob("offline-run-*/*.wandb"):
+        for data in records(file.read_bytes()):
+            record = wandb_internal_pb2.Record.FromString(data)
+            if record.HasField("run"):
+                points = logged.setdefault(record.run.display_name, [])
+            if record.HasField("history"):
+                row = {
+                    item.nested_key[0] if item.nested_key else item.key: item.value_json for item in record.history.item
+                }
+                points.append((int(row["_step"]), json.loads(row["test_loss"])))
+    assert logged == evaluations(folder.parent)
+
+
+def records(content):
+    """Yield the records of a .wandb file: 7 bytes, then blocks of 32 KiB in the format of LevelDB's log."""
+    place, parts = 7, b""
+    while place < len(content):
+        if 32_768 - place % 32_768 < 7:  # no header fits: the block ends in zeros
+            place += 32_768 - place % 32_768
+            continue
+        size, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
+        parts += content[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # a whole record, or its last part
+            yield parts
+            parts = b""
+
+
+def evaluations(folder):
+    """Steps and test losses of a run directory, by cell and seed."""
+    found = {}
+    for row in load_results(folder).rows():
+        if row["event"] == "evaluation":
+            found.setdefault(f"{row['label']}, seed {row['seed']}", []).append((row["step"], row["test_loss"]))
+    assert len(found) == 5
+    return found
+
+
 def example(name):
     """Return the parameter of an example, marked as slow, and with the packages that it needs."""
     marks = [] if name in QUICK else [pytest.mark.slow]
@@ -133,8 +192,9 @@ def example(name):
 
 
 @pytest.mark.parametrize("name", [example(name) for name in EXAMPLES])
-def test_example_runs_and_prints_what_it_promises(name):
-    globals()[f"promises_{name}"](run(ROOT / "examples" / f"{name}.py", strict=name not in TRAINERS))
+def test_example_runs_and_prints_what_it_promises(name, tmp_path):
+    out = run(ROOT / "examples" / f"{name}.py", strict=name not in TRAINERS, folder=tmp_path)
+    globals()[f"promises_{name}"](out)
 
 
 def test_every_example_has_a_docstring_and_a_check_of_its_output():
