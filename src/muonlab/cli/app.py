@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import tyro
@@ -111,8 +113,18 @@ def exit_code(command: PrintingCommand, work: Callable[[], int]) -> int:
         line = str(error) if isinstance(error, OtherRankError) else error_message(error)
         if line is None or getattr(command, "debug", False):
             raise
-        print(f"muonlab: {line}", file=sys.stderr)
+        print(f"muonlab: {line}{_line_of_study(error, getattr(command, 'study', ''))}", file=sys.stderr)
         return 2
+
+
+def _line_of_study(error: BaseException, study: str) -> str:
+    """Return the last line of a study file that an error passed through, as the end of a message; empty without one."""
+    if not study.endswith(".py"):
+        return ""
+    cause = error.__cause__ or error
+    frames = [*extract_tb(error.__traceback__), *extract_tb(cause.__traceback__)]
+    lines = [frame.lineno for frame in frames if Path(frame.filename) == Path(study).resolve()]
+    return f" ({Path(study).name}, line {lines[-1]})" if lines else ""
 
 
 # ------------------------------------------------------------------------------------------------------ under torchrun

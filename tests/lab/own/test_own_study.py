@@ -306,6 +306,25 @@ def test_files_that_are_no_study_are_refused(tmp_path):
         find(str(write(tmp_path, SMALLEST, "torch.py")))
 
 
+def test_an_error_in_a_study_file_is_one_line_that_ends_with_its_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    in_forward = SMALLEST.replace("return self.", 'raise ValueError("not yet") or self.')
+    for text, message, line in (
+        (
+            "from muonlab.lab import Spec\n\nSpec(\n    steps=-3\n)",
+            "steps must be at least 1, got -3: pass 1 or more",
+            3,
+        ),
+        (in_forward, "not yet", 1 + in_forward[: in_forward.index("not yet")].count("\n")),
+    ):
+        name = f"wrong_{line}.py"
+        write(tmp_path, text, name)
+        assert main(["run", name]) == 2
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert printed.splitlines()[-1].endswith(f"({name}, line {line})")
+
+
 def test_a_new_study_runs_as_it_is_and_overwrites_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "study", "their_study.py"]) == 0
