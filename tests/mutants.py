@@ -381,8 +381,8 @@ MUTANTS = (
     Mutant(
         "cli",
         "cli/app.py",
-        '            raise\n        print(f"muonlab: {line}", file=sys.stderr)\n        return 2',
-        '            raise\n        print(f"muonlab: {line}", file=sys.stderr)\n        return 1',
+        "        return 2\n\n\ndef _line_of_study",
+        "        return 1\n\n\ndef _line_of_study",
         ("tests/cli/test_app.py", "-k", "bad_value"),
     ),
     Mutant(
