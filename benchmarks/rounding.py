@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from muonlab import newton_schulz
-from muonlab.diagnostics.singular_values import by_definition, operator_norm
+from muonlab.diagnostics.matrix_spectra import by_definition, operator_norm
 from muonlab.orthogonalize.prescale import Prescale
 from muonlab.orthogonalize.rounding import allowed_error
 from muonlab.polynomials import Schedule, preset, taylor

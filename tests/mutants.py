@@ -65,7 +65,7 @@ class Outcome:
 TAYLOR = ("tests/polynomials/test_taylor.py",)
 BASE = ("tests/polynomials/test_base.py", "-k", "reading_order")  # hypothesis would shrink failures for minutes
 RANGES = ("tests/polynomials/test_ranges.py", "-k", "tight or irrational or outward or tiny")
-EXPRESS = ("tests/polynomials/test_polar_express.py",)
+EXPRESS = ("tests/polynomials/test_minimax.py",)
 PROPERTIES = ("tests/polynomials/test_properties.py",)
 PRESETS = ("tests/polynomials/test_presets.py",)
 RESIDUAL = ("tests/theory/test_residual.py",)
@@ -112,7 +112,7 @@ MUTANTS = (
         BASE,
     ),
     Mutant("polynomials", "polynomials/ranges.py", "math.ceil(scaled) if up", "math.floor(scaled) if up", RANGES),
-    Mutant("polynomials", "polynomials/polar_express.py", "high = 2 - low", "high = 1.0", EXPRESS),
+    Mutant("polynomials", "polynomials/minimax.py", "high = 2 - low", "high = 1.0", EXPRESS),
     Mutant(
         "polynomials",
         "polynomials/properties.py",
@@ -221,24 +221,24 @@ MUTANTS = (
     # ------------------------------------------------------------------------- optim, diagnostics, lab, report, cli
     Mutant(
         "diagnostics",
-        "diagnostics/singular_values.py",
+        "diagnostics/matrix_spectra.py",
         "self.values[self.values > self.tolerance]",
         "self.values[self.values >= 0]",
-        ("tests/diagnostics/test_singular_values.py", "-k", "values_norms or residuals_and"),
+        ("tests/diagnostics/test_matrix_spectra.py", "-k", "values_norms or residuals_and"),
     ),
     Mutant(
         "diagnostics",
-        "diagnostics/singular_values.py",
+        "diagnostics/matrix_spectra.py",
         "** (1 / p) if top else 0.0",
         "** (1 / 2) if top else 0.0",
-        ("tests/diagnostics/test_singular_values.py", "-k", "scale_is_that"),
+        ("tests/diagnostics/test_matrix_spectra.py", "-k", "scale_is_that"),
     ),
     Mutant(
         "diagnostics",
-        "diagnostics/singular_values.py",
+        "diagnostics/matrix_spectra.py",
         "-np.sum(share * np.log(share))",
         "np.sum(share * np.log(share))",
-        ("tests/diagnostics/test_singular_values.py", "-k", "values_norms"),
+        ("tests/diagnostics/test_matrix_spectra.py", "-k", "values_norms"),
     ),
     Mutant(
         "diagnostics",
@@ -630,7 +630,7 @@ MUTANTS = (
     ),
     Mutant(
         "diagnostics",
-        "diagnostics/decay_pull.py",
+        "diagnostics/weight_decay.py",
         "operator_norm(part.select(W)) / unit",
         "operator_norm(part.select(W))",
         ("tests/diagnostics/certificates/test_network_certificate.py", "-k", "weight_decay"),

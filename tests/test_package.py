@@ -1,7 +1,9 @@
 """What importing the package loads, its public names, and its argument checks."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,7 @@ def loaded_by(statement, modules):
 
 def test_the_package_loads_neither_torch_nor_numpy_and_the_mathematics_no_torch():
     assert loaded_by("import muonlab, muonlab.cli.app, muonlab.cli.console", ["torch", "numpy"]) == []
-    mathematics = "import muonlab.polynomials.polar_express, muonlab.theory.summary"
+    mathematics = "import muonlab.polynomials.minimax, muonlab.theory.summary"
     assert loaded_by(mathematics, ["torch"]) == []
 
 
@@ -35,6 +37,41 @@ def test_every_public_name_resolves_to_the_object_of_its_module():
         assert name in dir(muonlab)
     assert muonlab.newton_schulz is orthogonalize.newton_schulz
     assert muonlab.polar is orthogonalize.polar
+
+
+LISTS_ITS_PACKAGE = "lists what the package registers; the parent package does not import it"
+SAME_NAME = {
+    "lab/models": LISTS_ITS_PACKAGE,
+    "lab/studies": LISTS_ITS_PACKAGE,
+    "lab/optima.py": "to be renamed",
+    "lab/runner/environment.py": "to be renamed",
+    "lab/runner/watch.py": "to be renamed",
+    "lab/sweep.py": "to be renamed",
+    "report": "to be renamed",
+    "report/figures/plain_svg.py": "to be renamed",
+}
+"""Modules with a name of their own name, and why (docs/adr/0021-packages-by-role.md)."""
+
+
+def bound_names(file):
+    """Names that a module defines as function or class, or imports from a module."""
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    defined = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    imports = (node.names for node in body if isinstance(node, ast.ImportFrom))
+    return defined, {alias.asname or alias.name for names in imports for alias in names}
+
+
+def test_no_module_has_the_name_of_a_function_or_class_that_an_import_would_hide():
+    root, found = Path(muonlab.__file__).parent, set()
+    for file in root.rglob("*.py"):
+        path = file.parent if file.name == "__init__.py" else file
+        defined, imported = bound_names(file)
+        if path.stem in defined | (imported if path == file.parent else set()):
+            found.add(path.relative_to(root).as_posix())
+        if path == file.parent:
+            hidden = imported & {module.stem for module in path.iterdir()}
+            found |= {f"{path.relative_to(root).as_posix()} hides {name}" for name in hidden}
+    assert found <= SAME_NAME.keys()
 
 
 def test_the_error_for_an_unknown_name_lists_the_public_names():

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from muonlab.diagnostics.singular_values import factor_of, respond, taylor_degree
+from muonlab.diagnostics.matrix_spectra import factor_of, respond, taylor_degree
 from muonlab.orthogonalize.prescale import SCHATTEN
 from muonlab.report.explore import data as explorer_data
 from muonlab.theory import (

@@ -25,7 +25,7 @@ def muon_of(optimizer: Optimizer) -> Muon:
     return muon
 
 
-def named_parameters(muon: Muon) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+def parameters_of(muon: Muon) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
     """Yield (name, parameter, group); a parameter without a name is called "group g, parameter i"."""
     for g, group in enumerate(muon.param_groups):
         for i, (name, p) in enumerate(named_params(group)):

@@ -2,8 +2,8 @@
 
 from muonlab.polynomials.base import Polynomial as Polynomial
 from muonlab.polynomials.base import Schedule as Schedule
-from muonlab.polynomials.polar_express import minimax_step as minimax_step
-from muonlab.polynomials.polar_express import polar_express as polar_express
+from muonlab.polynomials.minimax import minimax_step as minimax_step
+from muonlab.polynomials.minimax import polar_express as polar_express
 from muonlab.polynomials.presets import PRESETS as PRESETS
 from muonlab.polynomials.presets import Preset as Preset
 from muonlab.polynomials.presets import preset as preset

@@ -254,7 +254,7 @@ class Schedule:
 
         ``cushion=None`` is the published choice.
         """
-        from muonlab.polynomials.polar_express import CUSHION, polar_express
+        from muonlab.polynomials.minimax import CUSHION, polar_express
 
         return polar_express(ell=ell, kappa=kappa, steps=steps, cushion=CUSHION if cushion is None else cushion)
 

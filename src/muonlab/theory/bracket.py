@@ -9,7 +9,7 @@ import numpy as np
 
 from muonlab.polynomials import Schedule
 from muonlab.theory.floor import prepared_steps
-from muonlab.theory.residual import schedule_error
+from muonlab.theory.residual import require_schedule, schedule_error
 
 _TIGHTNESS = 1e-3
 
@@ -27,8 +27,7 @@ def bracket_gap(schedule: Schedule) -> float:
         >>> f"{bracket_gap(F):.1e}"
         '7.5e-05'
     """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be a Schedule, got {schedule!r}: use Schedule.repeat(polynomial, steps)")
+    require_schedule(schedule)
     if math.isinf(schedule_error(schedule, 0.0).s_max):  # it diverges: there is no number to bound
         return math.inf
     steps = prepared_steps(schedule)

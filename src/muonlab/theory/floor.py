@@ -14,7 +14,7 @@ from muonlab import _checks
 from muonlab.polynomials import Polynomial, Schedule
 from muonlab.polynomials.base import Array, derivative
 from muonlab.polynomials.ranges import range_on, step_range
-from muonlab.theory.residual import schedule_error
+from muonlab.theory.residual import require_schedule, schedule_error
 
 _UNIT_ROUNDOFF = 2.0**-53
 _TIGHTNESS = 2e-4
@@ -39,8 +39,7 @@ def alignment_floor(schedule: Schedule, r: int, *, schatten: int = 2) -> float:
         >>> round(alignment_floor(Schedule.repeat(taylor(2), 3), 768), 3)
         0.159
     """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be a Schedule, got {schedule!r}: use Schedule.repeat(polynomial, steps)")
+    require_schedule(schedule)
     r = _checks.integer("r", r, at_least=1)
     _checks.one_of("schatten", schatten, (2, 4, 8))
     return _floor(schedule, r, schatten)

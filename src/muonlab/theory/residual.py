@@ -143,6 +143,12 @@ def chi(
     return 1 / _after(delta_0, kappa, q, bound, lambda_0, sigma_min).s
 
 
+def require_schedule(schedule: object) -> None:
+    """Raise TypeError unless the argument is a Schedule."""
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule must be a Schedule, got {schedule!r}: use Schedule.repeat(polynomial, steps)")
+
+
 class ScheduleError(NamedTuple):
     """Guarantees of a schedule on an interval: ``|F_q - 1| ≤ epsilon`` and ``|F_q| ≤ s_max``."""
 
@@ -166,8 +172,7 @@ def schedule_error(schedule: Schedule, ell: float, top: float = 1.0) -> Schedule
         >>> [round(x, 4) for x in schedule_error(preset("jordan").schedule(5), 0.01)]
         [0.3182, 1.1344]
     """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be a Schedule, got {schedule!r}: use Schedule.repeat(polynomial, steps)")
+    require_schedule(schedule)
     low = Fraction(_checks.real("ell", ell, low=0.0, high=1.0))
     high = Fraction(_checks.real("top", top, low=float(low)))
     low, high = schedule_range(schedule, low, high)

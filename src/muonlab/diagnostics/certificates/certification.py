@@ -14,8 +14,8 @@ from torch.optim.optimizer import Optimizer
 from muonlab.diagnostics.certificates.certificate import Certificate
 from muonlab.diagnostics.certificates.matrix_certification import certify_matrix
 from muonlab.diagnostics.certificates.network_certificate import NetworkCertificate
-from muonlab.diagnostics.decay_pull import decay_pull
-from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, named_parameters, step_length
+from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, parameters_of, step_length
+from muonlab.diagnostics.weight_decay import decay_pull
 from muonlab.optim import MuonWithAux, NewtonSchulz, split_params
 from muonlab.optim.distributed.tensors import whole
 from muonlab.optim.orthogonalizer import Orthogonalizer, from_plain, to_plain
@@ -159,7 +159,7 @@ def _certify_momenta(optimizer: Optimizer) -> NetworkCertificate:
     muon = muon_of(optimizer)
     matrices: list[MatrixToCertify] = []
     kinds: Counter[str] = Counter()
-    for name, p, group in named_parameters(muon):
+    for name, p, group in parameters_of(muon):
         M = whole(muon.state[p][BUFFER])
         if group["nesterov"] and p.grad is not None:
             kinds["Nesterov's look-aheads"] += 1

@@ -12,7 +12,7 @@ from torch import Tensor
 from muonlab.diagnostics.certificates import text
 from muonlab.diagnostics.certificates.certificate import Certificate
 from muonlab.diagnostics.certificates.verdicts import decide
-from muonlab.diagnostics.singular_values import (
+from muonlab.diagnostics.matrix_spectra import (
     Response,
     Spectrum,
     alignment_of,

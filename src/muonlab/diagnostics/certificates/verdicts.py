@@ -9,7 +9,7 @@ import numpy as np
 
 from muonlab.diagnostics.certificates import text
 from muonlab.diagnostics.certificates.certificate import Certificate, Verdict
-from muonlab.diagnostics.singular_values import Spectrum, taylor_degree
+from muonlab.diagnostics.matrix_spectra import Spectrum, taylor_degree
 from muonlab.polynomials import Schedule
 
 _EXACT_DIGITS = 1e-12

@@ -12,9 +12,9 @@ from torch.optim.optimizer import Optimizer
 
 from muonlab import _checks
 from muonlab.diagnostics.across_ranks import gather_from_ranks
-from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, named_parameters
+from muonlab.diagnostics.matrix_spectra import Spectrum, respond, spectrum
+from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, parameters_of
 from muonlab.diagnostics.recording.step_observer import OrthogonalizedMatrix, StepObserver, require_keys
-from muonlab.diagnostics.singular_values import Spectrum, respond, spectrum
 from muonlab.optim.orthogonalizer import NewtonSchulz, from_plain
 from muonlab.orthogonalize import as_schedule
 from muonlab.orthogonalize.prescale import SCHATTEN
@@ -142,7 +142,7 @@ class AutoSteps:
         """
         muon = self._observer.muon
         descents, gains, counts = [1.0], [0.0], set()
-        for name, p, group in named_parameters(muon):
+        for name, p, group in parameters_of(muon):
             steps = _newton_schulz(group)
             if steps is None:  # exact
                 gains.append(1.0)

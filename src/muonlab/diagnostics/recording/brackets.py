@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from muonlab.diagnostics.singular_values import inner
+from muonlab.diagnostics.matrix_spectra import inner
 from muonlab.orthogonalize import newton_schulz
 from muonlab.orthogonalize.matrices import check_matrices
 from muonlab.orthogonalize.prescale import to_unit_range

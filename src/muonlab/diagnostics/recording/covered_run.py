@@ -13,9 +13,9 @@ from torch.optim.optimizer import Optimizer
 from muonlab.diagnostics.across_ranks import gather_from_ranks
 from muonlab.diagnostics.certificates import text
 from muonlab.diagnostics.certificates.certification import not_covered_by
-from muonlab.diagnostics.decay_pull import decay_pull
-from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, named_parameters
+from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, parameters_of
 from muonlab.diagnostics.recording.rows import SKIPPED, RecordedRow
+from muonlab.diagnostics.weight_decay import decay_pull
 from muonlab.theory import RunBound, run_bound
 from muonlab.theory.momentum import MomentumForm
 
@@ -191,7 +191,7 @@ class CoveredRun:
         reason = next((reason for reason, applies in reasons.items() if applies), "")
         if reason or self._momentum_kind is None:
             return RunBound(math.inf, {}, 1.0, "not_applicable", reason)
-        parameters = named_parameters(self._muon)
+        parameters = parameters_of(self._muon)
         shapes = [shape for name, p, group in parameters for _, shape in matrix_slices(name, p.shape, group)]
         bound = run_bound(
             [step.descent for step in self.history],

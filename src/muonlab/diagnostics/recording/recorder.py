@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 from muonlab import _checks
 from muonlab.diagnostics.across_ranks import gather_from_ranks
 from muonlab.diagnostics.certificates import text
-from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, named_parameters
+from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, parameters_of
 from muonlab.diagnostics.recording.covered_run import STATE_KEYS, CoveredRun
 from muonlab.diagnostics.recording.row_file import RowFile
 from muonlab.diagnostics.recording.rows import MEASURES, Measure, RecordedRow, matrix_row, whole_row
@@ -191,9 +191,7 @@ class Recorder:
         if not muon.grids:
             return rows
         by_name = {row["name"]: row for row in gather_from_ranks(muon, rows)}
-        names = [
-            part.name for name, p, group in named_parameters(muon) for part, _ in matrix_slices(name, p.shape, group)
-        ]
+        names = [part.name for name, p, group in parameters_of(muon) for part, _ in matrix_slices(name, p.shape, group)]
         return [by_name[name] for name in names if name in by_name]
 
     def _on_load(self, _: Optimizer) -> None:

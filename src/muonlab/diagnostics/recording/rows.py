@@ -12,9 +12,9 @@ from torch import Tensor
 
 from muonlab.diagnostics.certificates import text
 from muonlab.diagnostics.certificates.matrix_certification import floor_of, rounding_allowance
+from muonlab.diagnostics.matrix_spectra import Response, Spectrum, inner, operator_norm, respond, spectrum
 from muonlab.diagnostics.recording.brackets import POLISH, descent_bracket, nuclear_bracket
 from muonlab.diagnostics.recording.step_observer import OrthogonalizedMatrix
-from muonlab.diagnostics.singular_values import Response, Spectrum, inner, operator_norm, respond, spectrum
 from muonlab.optim import NewtonSchulz
 from muonlab.optim.orthogonalizer import from_plain
 from muonlab.orthogonalize import newton_schulz

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from muonlab import _checks
 from muonlab.diagnostics.across_ranks import gather_from_ranks
-from muonlab.diagnostics.optimizer_matrices import MatrixSlice, matrix_slices, muon_of, named_parameters, step_length
+from muonlab.diagnostics.optimizer_matrices import MatrixSlice, matrix_slices, muon_of, parameters_of, step_length
 from muonlab.optim.views import matrix_blocks
 
 
@@ -127,7 +127,7 @@ class StepObserver:
         """Return the matrices of this process that are still to come; known once the step has assigned them."""
         if self._pending is None:
             self._pending = defaultdict(deque)
-            for name, p, group in named_parameters(self.muon):
+            for name, p, group in parameters_of(self.muon):
                 for part, shape in matrix_slices(name, p.shape, group) if p.numel() else ():
                     if (part.member or 0) in self.muon.owned_matrices(p, part.block):
                         self._pending[p, shape].append(part)

@@ -22,7 +22,7 @@ from muonlab.theory.lr_schedules import LrSchedule, schedule_sums
 from muonlab.theory.summary import finite
 
 if TYPE_CHECKING:
-    from muonlab.diagnostics.singular_values import Spectrum
+    from muonlab.diagnostics.matrix_spectra import Spectrum
     from muonlab.orthogonalize.prescale import Prescale
 
 KAPPAS = (1, 2, 3, 4, 5)
@@ -94,7 +94,7 @@ def schedule_of(name: str, q: int) -> Schedule:
 
 def spectrum_of(kind: str, shape: tuple[int, int], norm: float = 1.0) -> Spectrum:
     """Return a spectrum of the page with the given Frobenius norm; a norm of 1 is rounded up, never down."""
-    from muonlab.diagnostics.singular_values import Spectrum
+    from muonlab.diagnostics.matrix_spectra import Spectrum
 
     values = _values(kind, shape)
     unit = values / Spectrum(values, shape, 0.0).frobenius * _AT_LEAST_ONE

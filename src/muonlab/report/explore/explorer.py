@@ -17,7 +17,7 @@ from muonlab.report.explore import data
 from muonlab.report.page.markup import document
 
 if TYPE_CHECKING:
-    from muonlab.diagnostics.singular_values import Response
+    from muonlab.diagnostics.matrix_spectra import Response
     from muonlab.orthogonalize.prescale import Prescale
 
 STYLES = ("style.css", "explore.css")
@@ -133,7 +133,7 @@ def examples() -> tuple[Example, ...]:
 
 def _on_gaussian(name: str, q: int, prescale: Prescale = "frobenius", norm: float = 1.0) -> tuple[Response, float]:
     """Return the response of a Gaussian 768×768 matrix to q steps, and χ_q by the paper's bound for κ = 2."""
-    from muonlab.diagnostics.singular_values import respond
+    from muonlab.diagnostics.matrix_spectra import respond
     from muonlab.theory import chi
 
     spectrum = data.spectrum_of("gaussian", (768, 768), norm)

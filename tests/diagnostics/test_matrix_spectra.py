@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from muonlab import newton_schulz, polar
-from muonlab.diagnostics.singular_values import (
+from muonlab.diagnostics.matrix_spectra import (
     alignment_of,
     by_definition,
     inner,

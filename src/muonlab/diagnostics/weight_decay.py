@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from muonlab.diagnostics.optimizer_matrices import matrix_slices, named_parameters, step_length
-from muonlab.diagnostics.singular_values import operator_norm
+from muonlab.diagnostics.matrix_spectra import operator_norm
+from muonlab.diagnostics.optimizer_matrices import matrix_slices, parameters_of, step_length
 from muonlab.optim import Muon
 from muonlab.optim.distributed.tensors import whole
 
@@ -25,7 +25,7 @@ def decay_pull(muon: Muon, weights: Mapping[Tensor, Tensor] | None = None) -> fl
     network (docs/theory/theorem-b.md). In distributed training it is a collective call.
     """
     pulls = [0.0]
-    for name, p, group in named_parameters(muon):
+    for name, p, group in parameters_of(muon):
         if not group["weight_decay"] or not p.numel():
             continue
         W = whole(p.detach() if weights is None else weights[p])
