@@ -56,7 +56,7 @@ def promises_record_training(out):
         assert float(chi) > 50 / float(alignment)  # the paper's factor says nothing here
         assert int(step) == 1 or float(alignment) >= 0.94  # where AutoSteps aims
     assert "AutoSteps after step 1: group 0 from 5 to" in out
-    assert "The whole (Nesterov's look-aheads): holds." in out
+    assert "Network (look-aheads of the present gradients and momenta): holds." in out
 
 
 def promises_train_digits(out):

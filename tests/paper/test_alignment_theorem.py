@@ -154,7 +154,7 @@ def test_without_noise_the_run_bound_holds_on_every_run():
             for eta in (0.2, np.linspace(0.3, 0.01, 20)):
                 one = run(objective, start, DIRECTIONS[name], eta=eta, beta=beta, T=20)
                 given = {"L": objective.L, "D": objective.value(start), "sigma": 0.0, "r": 3, "B": 1}
-                bound = run_bound(one.rho, one.gain, eta=eta, beta=beta, **given)
+                bound = run_bound(one.rho, one.gain, eta=eta, beta=beta, nesterov=False, **given)
                 weights = np.broadcast_to(eta, one.rho.shape) * one.rho
                 average = float(np.sum(weights * one.gradients) / np.sum(weights))
                 assert bound.confidence == 1.0
@@ -172,7 +172,8 @@ def test_the_run_bound_is_attained_and_rejects_smaller_constants():
     assert not holds(one.stationarity, bound, curvature=0.99)
     assert not holds(one.stationarity, bound, descent=0.99)
     swing = run(bowl(1), np.array([[1.45]]), svd_polar, eta=1.0, beta=0.5, T=400)
-    stale = run_bound(swing.rho, swing.gain, L=1.0, D=1.45**2 / 2, sigma=0.0, r=1, B=1, eta=1.0, beta=0.5)
+    steps = {"eta": 1.0, "beta": 0.5, "nesterov": False}
+    stale = run_bound(swing.rho, swing.gain, L=1.0, D=1.45**2 / 2, sigma=0.0, r=1, B=1, **steps)
     assert holds(swing.stationarity, stale)
     assert not holds(swing.stationarity, stale, drift=0.1)
 
@@ -184,7 +185,7 @@ def test_with_noise_the_run_bound_fails_no_more_often_than_announced():
     for seed in range(40):
         one = run(objective, start, DIRECTIONS["jordan"], eta=eta, beta=beta, T=steps, noise=gaussian(sigma), seed=seed)
         given = {"L": objective.L, "D": objective.value(start), "sigma": sigma, "r": 3, "B": 1}
-        bound = run_bound(one.rho, one.gain, eta=eta, beta=beta, failure=failure, **given)
+        bound = run_bound(one.rho, one.gain, eta=eta, beta=beta, failure=failure, nesterov=False, **given)
         failures += float(np.sum(one.rho * one.gradients) / np.sum(one.rho)) > bound.total
         part = float(np.sum((np.abs(one.rho) + one.gain) * one.noise)) / float(np.sum(one.rho))
         assert part > 0.1 * bound.terms["noise"] * math.sqrt(failure)
@@ -337,7 +338,8 @@ def test_a_network_obeys_the_run_bound_under_the_sum_and_the_maximum_of_its_laye
             gain.append(found.gain)
             gradients.append(sum(map(nuclear, G)))
             W = [w - eta * x for w, x in zip(W, step, strict=True)]
-        bound = run_bound(rho, gain, L=sum(f.L for f in layers), D=D, sigma=0.0, r=5, B=1, eta=eta, beta=beta)
+        constants = {"L": sum(f.L for f in layers), "D": D, "sigma": 0.0, "r": 5, "B": 1}
+        bound = run_bound(rho, gain, eta=eta, beta=beta, nesterov=False, **constants)
         assert float(np.dot(rho, gradients) / np.sum(rho)) <= bound.total * (1 + 1e-9)
         assert min(gradients) <= bound.total
 

@@ -145,7 +145,30 @@ def test_where_the_minimum_lies_outside_of_the_ball_the_gap_falls_and_the_gradie
     assert one.gradients[-20:].min() > 1.9  # |3 - 1/λ|
     bound = trajectory_bound(
         L=objective.L, D=objective.value(np.zeros((2, 2))), sigma=0.0, r=2, B=1, etas=etas, betas=0.9, rho=1.0,
-        weight_decay=decay,
+        weight_decay=decay, weight_norm=0.0,
     )  # fmt: skip
     assert bound.gap.nonnegative
     assert np.sum(etas * gaps) / np.sum(etas) <= bound.gap.bound
+
+
+def test_weights_that_start_far_from_zero_need_their_norm():
+    """``½(w - 11)²`` from 10: decay takes w away from the minimum, which a bound for ``W_0 = 0`` does not see."""
+    objective, etas, decay = quadratic(np.eye(1), np.array([[11.0]])), np.full(1000, 0.05), 0.3
+    one = run(objective, np.array([[10.0]]), svd_polar, eta=etas, beta=0.0, T=1000, momentum_form="ema", decay=decay)
+    given = {
+        "L": 1.0,
+        "D": 0.5,
+        "sigma": 0.0,
+        "r": 1,
+        "B": 1,
+        "etas": etas,
+        "betas": 0.0,
+        "rho": 1.0,
+        "nesterov": False,
+    }
+    zero, true = (trajectory_bound(**given, weight_decay=decay, weight_norm=norm) for norm in (0.0, 10.0))
+    measured = float(np.sum(np.array(zero.weights) * one.gradients) / np.sum(zero.weights))
+    assert (zero.status, true.status) == ("applies", "not_applicable")
+    assert measured > 2 * zero.total
+    assert np.mean(one.gradients + decay * one.inward) <= true.gap.bound
+    assert not true.gap.nonnegative

@@ -236,7 +236,7 @@ def test_a_mathematical_no_has_a_reason():
     assert "lambda times the norm of the weights is up to 1.2" in pulled.reason
     assert not pulled.gap.nonnegative
     assert 0 < pulled.gap.bound < math.inf
-    turned = trajectory_bound(**given, etas=[0.1, 4.0], rho=0.5, weight_decay=0.3)
+    turned = trajectory_bound(**given, etas=[0.1, 4.0], rho=0.5, weight_decay=0.3, weight_norm=0.0)
     assert turned.status == "not_applicable"
     assert "eta * weight_decay = 1.2 exceeds 1" in turned.reason
     for largest, status in ((0.97, "applies"), (1.0, "applies"), (1.03, "not_applicable")):
@@ -264,13 +264,47 @@ def test_weights_that_stay_inside_of_the_ball_have_a_gap_of_known_sign():
 
 
 def test_a_step_of_learning_rate_zero_counts():
-    """Ten gradients at W_0 stay in the momentum; leaving those steps out would hide how old it is later."""
-    etas = np.r_[np.zeros(10), np.full(10, 0.1)]
-    given = {"L": 1.0, "D": 1.0, "sigma": 0.0, "r": 1, "B": 1, "beta": 0.9}
-    whole = run_bound([1.0] * 20, [1.0] * 20, eta=etas, **given)
-    dropped = run_bound([1.0] * 10, [1.0] * 10, eta=etas[10:], **given)
+    """Ten gradients at W_0 stay in the momentum; leaving those steps out would hide how old it is later.
+
+    On ``w²/2`` far from 0 the drift is exact: at the second step of length 1 after ten rests the momentum lags behind
+    the gradient by ``(β - β^12)/(1 - β^12) = .861``; without the rests it would be ``(β - β²)/(1 - β²) = .474``.
+    """
+    etas = np.r_[np.zeros(10), np.ones(2)]
+    w, M, mass = 1000.0, 0.0, 0.0
+    for eta in etas:
+        M, mass = 0.9 * M + w, 0.9 * mass + 1
+        lag = M / mass - w
+        w -= eta
+    traces = [momentum_trace(moves, np.full(len(moves), 0.9), nesterov=False) for moves in (etas, etas[10:])]
+    assert lag == pytest.approx(traces[0].drift[-1], rel=1e-9)
+    assert [trace.drift[-1] for trace in traces] == pytest.approx([0.861, 0.474], abs=5e-4)
+    given = {"L": 1.0, "D": 1.0, "sigma": 0.0, "r": 1, "B": 1, "beta": 0.9, "nesterov": False}
+    whole, dropped = (run_bound(np.ones(len(e)), np.ones(len(e)), eta=e, **given) for e in (etas, etas[10:]))
     assert whole.status == dropped.status == "applies"
-    assert whole.terms["drift"] > 1.4 * dropped.terms["drift"]
+    assert whole.terms["drift"] == pytest.approx(dropped.terms["drift"] * 0.8606408637 / 0.4736842105, rel=1e-9)
+
+
+def test_the_start_of_the_momentum_costs_what_its_missing_weight_adds_up_to():
+    """Corollary A1: ``(ρ + s) √(2LD) Σ η_t β^t / Σ η_t``, with Nesterov ``β^{t+1}``; sums over 2,000 steps by hand."""
+    T, given = 2000, {"L": 1.3, "D": 0.7, "sigma": 0.0, "r": 1, "B": 1, "alignment": 0.8, "op_norm": 1.1}
+    for nesterov, beta, name in product([False, True], [0.3, 0.9, 0.97], LR_SCHEDULES):
+        bound = schedule_bound(**given, T=T, lr_schedule=name, nesterov=nesterov, eta=0.02, beta=beta)
+        etas = 0.02 * schedule_factors(name, T)
+        missing = sum(eta * beta ** (t + nesterov) for t, eta in enumerate(etas, start=1)) / sum(etas)
+        exact = (0.88 + 1.1) * math.sqrt(2 * 1.3 * 0.7) * missing / 0.88
+        assert bound.terms["start"] >= exact * (1 - 1e-9)
+        if name == "constant":
+            assert bound.terms["start"] == pytest.approx(exact, rel=1e-9)
+
+
+def test_a_negative_right_side_shows_that_an_assumption_fails():
+    """It bounds an average of norms, and a gap inside of the ball: neither can be negative."""
+    given = {"L": 1e-6, "sigma": 0.0, "r": 4, "B": 1, "eta": 0.01, "beta": 0.95}
+    for more, negative in (({}, True), ({"pull": 0.5}, True), ({"pull": 1.0}, True), ({"pull": 2.0}, False)):
+        bound = run_bound([1.0] * 50, [1.0] * 50, D=-0.5, **given, **more)
+        assert (bound.status, bound.total, bound.terms) == ("not_applicable", math.inf, {})
+        assert ("bound is negative" in bound.reason) == (bound.gap is None) == negative, more
+    assert run_bound([1.0] * 50, [1.0] * 50, D=0.0, **given).status == "applies"
 
 
 def test_bad_sequences_are_refused_by_rule_value_and_step():
@@ -282,6 +316,11 @@ def test_bad_sequences_are_refused_by_rule_value_and_step():
         ({"rho": -0.1}, r"rho must be finite and in \[0, inf\) at every step, got .*-0\.1.* at step 1"),
         ({"rho": 1.5}, r"\|rho\| is at most the gain by Hölder's inequality"),
         ({"weight_decay": -1.0}, r"weight_decay must be a finite number in \[0, inf\), got -1\.0"),
+        (
+            {"weight_decay": 0.3},
+            r"needs the norm of the first weights, got weight_decay = 0\.3 without weight_norm: pass the operator norm",
+        ),
+        ({"weight_decay": 0.3, "weight_norm": -1.0}, r"weight_norm must be a finite number in \[0, inf\), got -1\.0"),
         ({"tail": 2.5}, r"tail must be a finite number in \(1, 2\], got 2\.5"),
     ]:
         arguments = {"L": 1.0, "D": 1.0, "sigma": 0.0, "r": 1, "B": 1, "etas": [0.1, 0.1], "betas": 0.5, "rho": 0.5}

@@ -1,4 +1,4 @@
-"""How strongly weight decay pulls the matrices of a Muon optimizer, compared with a step of unit gain."""
+"""Weight decay of a Muon optimizer: its pull, compared with a step of unit gain, and the Frank-Wolfe gap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from muonlab.diagnostics.matrix_spectra import operator_norm
+from muonlab.diagnostics.matrix_spectra import inner, operator_norm, spectrum
 from muonlab.diagnostics.optimizer_matrices import matrix_slices, parameters_of, step_length
 from muonlab.optim import Muon
 from muonlab.optim.distributed.tensors import whole
@@ -33,3 +33,34 @@ def decay_pull(muon: Muon, weights: Mapping[Tensor, Tensor] | None = None) -> fl
             unit = step_length({**group, "lr": 1.0}, *shape)
             pulls.append(float(group["weight_decay"]) * operator_norm(part.select(W)) / unit)
     return max(pulls) if any(group["weight_decay"] for group in muon.param_groups) else None
+
+
+@torch.no_grad()
+def frank_wolfe_gap(muon: Muon, descent: float) -> float | None:
+    """Return ``ρ Σ_l c_l ‖G_l‖_* + Σ_l (lr_l λ_l/η) ⟨G_l, W_l⟩`` of the present gradients and weights.
+
+    It is λ times the Frank-Wolfe gap over ``‖W‖ ≤ ρ/λ`` in the norm of the network, negative only outside of that ball
+    (docs/theory/theorem-b.md). None if a parameter has no gradient, or only zeros. In distributed training it is a
+    collective call.
+
+    Args:
+        muon: the optimizer; η is the length of its longest step, at learning rate 1 if all are zero.
+        descent: ρ.
+    """
+    at_rest = not any(float(group["lr"]) for group in muon.param_groups)
+    longest = norm = inward = 0.0
+    for name, p, group in parameters_of(muon):
+        lr = 1.0 if at_rest else float(group["lr"])
+        if not p.numel() or not lr:
+            continue
+        if p.grad is None:
+            return None
+        G, W = whole(p.grad.detach()), whole(p.detach())
+        if not bool(G.any()):
+            return None
+        for part, shape in matrix_slices(name, p.shape, group):
+            length, M = step_length({**group, "lr": lr}, *shape), part.select(G)
+            longest = max(longest, length)
+            norm += length * spectrum(M).nuclear
+            inward += lr * float(group["weight_decay"]) * float(inner(M, part.select(W)))
+    return (descent * norm + inward) / longest if longest else None

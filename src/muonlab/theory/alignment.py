@@ -130,8 +130,8 @@ def alignment_bound(
 
     plus a start-up term with ``start="plain"``.
 
-    For a network pass ``L`` of the product norm, ``r = Σ_l r_l``, ``sigma² = Σ_l σ_l²`` and the alignment of
-    :func:`network_alignment`; every trained parameter must be counted.
+    For a network pass ``L`` of the product norm, ``r = Σ_l r_l``, ``sigma² = Σ_l c_l² σ_l²`` with the lengths ``c_l``
+    of the layers' steps, and the alignment of :func:`network_alignment`; every trained parameter must be counted.
 
     Args:
         L: smoothness constant from the operator to the nuclear norm.

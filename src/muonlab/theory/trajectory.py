@@ -41,7 +41,7 @@ class FrankWolfeGap(NamedTuple):
 
 @dataclass(frozen=True)
 class TrajectoryBound:
-    """A bound on the average of ``E‖∇f(W_{t-1})‖_*`` over a run of given learning rates and momenta.
+    """A bound on a weighted average of ``E‖∇f(W_{t-1})‖_*``, hence on its least value at steps of positive weight.
 
     Attributes:
         total: the bound; infinite when the theorem gives none.
@@ -74,7 +74,7 @@ def trajectory_bound(
     momentum_form: MomentumForm = "ema",
     nesterov: bool = True,
     weight_decay: float = 0.0,
-    weight_norm: float = 0.0,
+    weight_norm: float | None = None,
     tail: float = 2.0,
 ) -> TrajectoryBound:
     r"""Bound the average gradient norm for any sequence of learning rates and momenta (docs/theory, Theorems A to C).
@@ -102,7 +102,7 @@ def trajectory_bound(
         momentum_form: ``"ema"`` or ``"heavy_ball"``.
         nesterov: whether Nesterov's look-ahead is orthogonalized.
         weight_decay: λ, decoupled; ``η_t λ`` may not exceed 1.
-        weight_norm: ``‖W_0‖_op``; only used with weight decay.
+        weight_norm: ``‖W_0‖_op``, or a bound on it; required with weight decay, and not used without.
         tail: p in (1, 2], the moment of the noise that is finite.
 
     Example:
@@ -117,7 +117,7 @@ def trajectory_bound(
     rhos, gains = _per_step("rho", rho, T, low=0.0), _per_step("s", s, T, low=0.0)
     _require_hoelder(rhos, gains)
     decay = _checks.non_negative("weight_decay", weight_decay)
-    radii = _radii(rates, gains, decay, _checks.non_negative("weight_norm", weight_norm))
+    radii = _radii(rates, gains, decay, weight_norm)
     _checks.one_of("momentum_form", momentum_form, MOMENTUM_FORMS)
     unit = noise_unit(problem, tail)
     if decay * rates.max() > 1:
@@ -154,14 +154,20 @@ def noise_unit(problem: ProblemConstants, tail: float) -> float:
     return float(problem.noise * 2 ** ((2 - tail) / tail))
 
 
-def _radii(rates: Array, gains: Array, decay: float, start: float) -> Array:
+def _radii(rates: Array, gains: Array, decay: float, weight_norm: float | None) -> Array:
     """Return ``R_{t-1}`` for t = 1…T: ``R_t = (1 - η_t λ) R_{t-1} + η_t s_t`` bounds ``‖W_t‖_op``; 0 without decay."""
     radii = np.zeros_like(rates)
-    if decay:
-        radius = start
-        for t, (eta, gain) in enumerate(zip(rates.tolist(), gains.tolist(), strict=True)):
-            radii[t] = radius
-            radius = (1 - eta * decay) * radius + eta * gain
+    if not decay:
+        return radii
+    if weight_norm is None:
+        raise ValueError(
+            f"weight decay needs the norm of the first weights, got weight_decay = {decay:g} without weight_norm: pass "
+            f"the operator norm of W_0, 0.0 only if training starts at zero"
+        )
+    radius = _checks.non_negative("weight_norm", weight_norm)
+    for t, (eta, gain) in enumerate(zip(rates.tolist(), gains.tolist(), strict=True)):
+        radii[t] = radius
+        radius = (1 - eta * decay) * radius + eta * gain
     return radii
 
 
@@ -213,7 +219,10 @@ def _over(sums: Mapping[str, float], weights: Array) -> float:
 
 
 class RunBound(NamedTuple):
-    """The certificate of one run: a bound on the average of ``‖∇f(W_{t-1})‖_*``, and hence on its minimum.
+    """The certificate of one run: a bound on a weighted average of ``‖∇f(W_{t-1})‖_*``, and hence on its minimum.
+
+    The weights are ``η_t ρ_t``, with weight decay ``η_t (ρ_t - λ ‖W_{t-1}‖_op)``; the minimum is that over the steps of
+    positive weight.
 
     Attributes:
         total: the bound; infinite when the theorem gives none.
@@ -245,7 +254,7 @@ def run_bound(
     beta: Steps,
     failure: float = 0.05,
     momentum_form: MomentumForm = "ema",
-    nesterov: bool = False,
+    nesterov: bool = True,
     pull: Steps | None = None,
     tail: float = 2.0,
 ) -> RunBound:
@@ -257,14 +266,16 @@ def run_bound(
 
     Without noise it holds on every run. With noise, Hölder's and Markov's inequalities bound the last sum with
     probability ``1 - failure``. A step of negative ρ_t climbs; the sum then bounds no minimum, and the answer is "not
-    applicable". A step with learning rate zero counts: the momentum still averages there.
+    applicable", as it is where the bound would be negative. A step with learning rate zero counts: the momentum still
+    averages there.
 
     Args:
         rho: descent ρ_t of what was orthogonalized, for steps 1…T, none left out.
         gain: gain s_t of steps 1…T.
         L: smoothness constant.
         D: ``f(W_0) - f*``, or ``f(W_0) - f(W_T)`` (of either sign) where that is known.
-        sigma: bound on one sample's standard deviation; see :func:`trajectory_bound` for ``tail < 2``.
+        sigma: bound on one sample's standard deviation, for a network ``(Σ_l c_l² σ_l²)^{1/2}``
+            (docs/theory/assumption-2.md); see :func:`trajectory_bound` for ``tail < 2``.
         r: rank bound.
         B: batch size.
         eta: learning rate, one for all steps or one for each.
@@ -279,7 +290,7 @@ def run_bound(
         >>> observed = {"rho": [0.9] * 100, "gain": [1.0] * 100}
         >>> bound = run_bound(**observed, L=1.0, D=1.0, sigma=0.0, r=4, B=1, eta=0.1, beta=0.9)
         >>> round(bound.total, 3), bound.status, bound.confidence
-        (1.764, 'applies', 1.0)
+        (1.597, 'applies', 1.0)
     """
     rhos, gains = np.asarray(rho, dtype=np.float64), np.asarray(gain, dtype=np.float64)
     if rhos.ndim != 1 or rhos.shape != gains.shape or not rhos.size:
@@ -317,6 +328,13 @@ def run_bound(
         gap = FrankWolfeGap(_over(sums, rates), bool(np.all(pulls <= rhos)))
     weights = rates * (rhos - pulls)
     reason = _no_average(weights, rhos, pulls)
+    right = math.fsum(sums.values())
+    if right < 0 and (not reason or (gap is not None and gap.nonnegative)):
+        reason = (
+            f"the bound is negative (right side {right:.4g}), what it bounds is not: D is not that of this run, L or "
+            f"sigma is too small, or something else moved the weights"
+        )
+        return RunBound(math.inf, {}, 1.0, "not_applicable", reason)
     if reason:
         return RunBound(math.inf, {}, confidence if gap else 1.0, "not_applicable", reason, gap)
     terms = {name: value / float(np.sum(weights)) for name, value in sums.items()}

@@ -71,7 +71,7 @@ def test_a_checkpoint_says_what_its_optimizer_says(trained, tmp_path, capsys):
     assert "checkpoint.pt: torch checkpoint, 2 matrices" in out
     for name in ("0.weight", "2.weight"):
         assert any(line.startswith(name) and line.endswith("holds") for line in out.splitlines())
-    assert "The whole (momentum buffers): holds." in out
+    assert "Network (momentum buffers): holds." in out
     assert (
         "Not covered: Nesterov's look-ahead needs the gradients; weight decay needs the weights; 4 auxiliary "
         "parameters (Adam-like)." in out
@@ -97,7 +97,7 @@ def test_weights_come_only_when_asked_for_are_labelled_and_do_not_count_in_the_w
     assert "--weights" in err
     code, out, _ = run(capsys, tmp_path / "model.safetensors", "--weights")
     assert code == 0
-    assert "The whole (weights): holds." in out
+    assert "Network (weights): holds." in out
 
 
 def test_arrays_are_certified_with_the_options_of_the_command(tmp_path, capsys):

@@ -372,7 +372,7 @@ def test_the_paragraph_repeats_the_fields():
     c = certify(with_spectrum(33, 65, np.geomspace(1, 1e-3, 33)), "quintic", steps=3)
     words = c.explanation
     assert c.method == "quintic x3, frobenius prescale"
-    assert f"The direction that {c.method} makes" in words
+    assert f"The update direction of {c.method} for this" in words
     assert "33x65 matrix" in words
     assert f"descends {c.alignment:.1%} as fast" in words
     assert f"(alignment {c.alignment:.3g}; 1 is exact)" in words

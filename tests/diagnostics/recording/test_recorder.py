@@ -684,7 +684,8 @@ def test_the_certificate_is_run_bound_of_measured_steps_and_bounds_the_true_grad
 def check_certificate(objective, W, beta, rec, rho, gain, norms, values, etas):
     for D in (values[0], values[0] - values[-1]):
         found = rec.certificate(L=objective.L, D=D)
-        by_hand = run_bound(rho, gain, L=objective.L, D=D, sigma=0.0, r=min(W.shape), B=1, eta=etas, beta=beta)
+        given = {"L": objective.L, "D": D, "sigma": 0.0, "r": min(W.shape), "B": 1}
+        by_hand = run_bound(rho, gain, eta=etas, beta=beta, nesterov=False, **given)
         assert found.status == by_hand.status == "applies"
         assert found.confidence == 1.0
         assert found.terms == pytest.approx(by_hand.terms, rel=1e-7)
@@ -719,7 +720,8 @@ def test_a_schedule_of_the_learning_rate_keeps_the_certificate():
     rec, rho, gain, norms, values, etas = descend("wells", scheduled, 30, after=lambda _: schedulers[-1].step())
     assert len(set(etas)) > 20
     found = rec.certificate(L=objective.L, D=values[0])
-    by_hand = run_bound(rho, gain, L=objective.L, D=values[0], sigma=0.0, r=min(W.shape), B=1, eta=etas, beta=0.8)
+    given = {"L": objective.L, "D": values[0], "sigma": 0.0, "r": min(W.shape), "B": 1}
+    by_hand = run_bound(rho, gain, eta=etas, beta=0.8, nesterov=False, **given)
     assert found.terms == pytest.approx(by_hand.terms, rel=1e-7)
     assert found.total >= np.sum(etas * rho * norms) / np.sum(etas * rho)
 
@@ -811,7 +813,8 @@ def test_a_wrong_direction_that_descends_has_the_certificate_of_its_own_numbers(
     monkeypatch.setattr(layout, "step_function", lambda _: WRONG["twice as long"])
     objective, W = PROBLEMS["wells"]
     rec, rho, gain, norms, values, etas = descend("wells", paper(0.6), 20)
-    by_hand = run_bound(rho, gain, L=objective.L, D=values[0], sigma=0.0, r=min(W.shape), B=1, eta=etas, beta=0.6)
+    given = {"L": objective.L, "D": values[0], "sigma": 0.0, "r": min(W.shape), "B": 1}
+    by_hand = run_bound(rho, gain, eta=etas, beta=0.6, nesterov=False, **given)
     found = rec.certificate(L=objective.L, D=values[0])
     assert event(rec, "whole")["status"] == "violated"
     assert found.terms == pytest.approx(by_hand.terms, rel=1e-7)
@@ -910,7 +913,7 @@ def test_steps_that_the_theorem_does_not_cover_end_the_certificate():
         (lambda *args: without_gradients(*args, names=("b",)), {}, "gradients were missing"),
         (another_group, {}, "step 3 orthogonalized other matrices"),
         (lambda _, o: o.param_groups[0].update(lr=0.001), {}, "step 3 changed the relative lengths"),
-        (lambda _, o: o.param_groups[1].update(momentum=0.5), {}, "step 3 had groups that differ in momentum"),
+        (lambda _, o: o.param_groups[1].update(momentum=0.5), {}, "step 3 is not covered: groups that differ in momentum"),
         (reload, {}, "loaded during the run"),
     ]
     for change, options, reason in cases:
@@ -941,6 +944,13 @@ def test_runs_that_the_theorem_does_not_cover_from_the_start_have_no_certificate
     optimizer.step()
     assert torch.equal(half.detach(), torch.eye(8, dtype=torch.bfloat16))
     assert "half precision" in why_not(rec)
+    params, optimizer = layered()
+    rec = Recorder(optimizer, every=1)
+    roll(params, optimizer, 2)
+    with torch.no_grad():  # as another optimizer of the same weights does
+        params["b"] -= 1e-6
+    roll(params, optimizer, 2)
+    assert why_not(rec) == "something else changed the weights before step 3"
     monkeypatch.setattr(layout, "step_function", lambda _: WRONG["climbing"])
     assert "rho is negative at 5 of 5 steps" in why_not(descend("wells", paper(0.6), 5)[0])
 
@@ -990,7 +1000,7 @@ def test_bounds_in_place_of_measurements_give_a_certificate_that_is_a_little_lar
         roll(params, optimizer, 12)
         bound = rec.certificate(L=3.0, D=2.0, sigma=0.5)
         assert bound.status == "applies"
-        assert "not clipped" in bound.reason
+        assert "no clipping" in bound.reason
         totals[measure] = bound.total
     assert totals["exact"] <= totals["spectrum"] <= 1.01 * totals["exact"]
     assert totals["exact"] < totals["bracket"] < 1.3 * totals["exact"]
@@ -1005,7 +1015,7 @@ def test_the_noise_of_layers_counts_the_ranks_of_all_of_them():
     by_hand = run_bound(
         [step.descent for step in history], [step.gain for step in history], **options,
         r=sum(min(p.shape) for p in params.values()), eta=[step.length for step in history],
-        beta=optimizer.param_groups[0]["momentum"],
+        beta=optimizer.param_groups[0]["momentum"], nesterov=False,
     )  # fmt: skip
     assert rec.certificate(**options).total == pytest.approx(by_hand.total, rel=1e-12)
 
@@ -1061,6 +1071,23 @@ def test_a_change_of_the_number_of_steps_keeps_the_certificate():
     orders.append([row["name"] for row in matrices(rec)])
     assert len({tuple(order) for order in orders}) > 1  # matrices that are treated alike are worked on together
     assert rec.certificate(L=11.0, D=50.0).status == "applies"
+
+
+def test_a_run_in_which_a_parameter_outside_of_the_optimizer_moves_is_exposed_by_a_negative_bound():
+    """``f = tr W + 4b``: something raises b as fast as Muon lowers the trace; the recorder does not know b."""
+    W, b = Parameter(torch.zeros(4, 4, dtype=torch.float64)), torch.zeros((), dtype=torch.float64)
+    rec = Recorder(optimizer := Muon([W], lr=0.01), every=1)
+    for _ in range(50):
+        W.grad = torch.eye(4, dtype=torch.float64)
+        optimizer.step()
+        b += 0.0125
+    D = -float(torch.trace(W.detach()) + 4 * b)
+    assert D < 0
+    found = rec.certificate(L=1e-6, D=D)
+    assert (found.status, found.total) == ("not_applicable", math.inf)
+    assert "the bound is negative" in found.reason
+    assert "something else moved the weights" in found.reason
+    assert "parameters outside of the optimizer do not change" in rec.certificate(L=1e-6, D=1.0).reason
 
 
 # -------------------------------------------------------------------------------------------------------- resuming

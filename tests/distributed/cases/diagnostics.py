@@ -107,6 +107,13 @@ def a_run_that_is_recorded_goes_on_in_another_recorder(world: World) -> None:
         recorder.load_state_dict(saved)
         training.step()
         assert "not those that were saved" in recorder.certificate(L=1.0, D=1.0).reason
+    with Recorder(training.optimizer, every=1) as recorder:
+        training.step()
+        if world.rank == 1:
+            training.params[0].detach().to_local().add_(1e-3)
+        training.step()
+        found = recorder.certificate(L=1.0, D=1.0).reason
+        assert found == "something else changed the weights before step 2", found
 
 
 @case(2, family="plan")

@@ -429,7 +429,7 @@ def of_climber(constants):
 def own_decrease(one):
     """The certificate of a run with ``f(W_0) - f(W_T)`` for D, as :func:`run_bound` allows."""
     given = {"L": one.problem.L, "D": float(one.values[0, 0] - one.values[-1, 0]), "sigma": 0.0, "r": 3, "B": 1}
-    bound = run_bound(one.rho[:, 0], one.gain[:, 0], eta=one.eta, beta=one.beta, **given)
+    bound = run_bound(one.rho[:, 0], one.gain[:, 0], eta=one.eta, beta=one.beta, nesterov=False, **given)
     weighted = float(one.rho[:, 0] @ one.gradients[:, 0] / one.rho[:, 0].sum())
     return Inequality(np.asarray(weighted), {name: np.asarray(value) for name, value in bound.terms.items()})
 

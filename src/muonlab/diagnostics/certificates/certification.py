@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from muonlab.diagnostics.certificates.certificate import Certificate
+from muonlab.diagnostics.certificates.coverage import ASSUMED, not_covered_by, uncovered_options
 from muonlab.diagnostics.certificates.matrix_certification import certify_matrix
 from muonlab.diagnostics.certificates.network_certificate import NetworkCertificate
 from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, parameters_of, step_length
-from muonlab.diagnostics.weight_decay import decay_pull
-from muonlab.optim import MuonWithAux, NewtonSchulz, split_params
+from muonlab.diagnostics.weight_decay import decay_pull, frank_wolfe_gap
+from muonlab.optim import NewtonSchulz, split_params
 from muonlab.optim.distributed.tensors import whole
 from muonlab.optim.orthogonalizer import Orthogonalizer, from_plain, to_plain
 from muonlab.optim.saved_state import BUFFER
@@ -57,7 +58,9 @@ def certify(
         source: a matrix (m, n); a mapping of names to matrices, or a sequence of matrices; a Muon or MuonWithAux, whose
             momenta are certified under the settings of their groups; or a model, the gradients of whose hidden
             matrices are certified. With Nesterov's look-ahead, call it after ``step()`` and before ``zero_grad()``:
-            then the look-aheads are certified, which is what was orthogonalized; without gradients, the momenta.
+            then the look-aheads of the present gradients and momenta are what the step orthogonalized. After the next
+            ``backward()`` they are not; without gradients (None or zero) the momenta are certified. ``what`` says
+            which.
         polynomial: a Polynomial, a Schedule, or a preset or its name; not for an optimizer, whose groups have one.
         steps: number of steps; None takes 5 for a single polynomial.
         prescale: how the matrix is brought into the unit ball.
@@ -110,12 +113,16 @@ def _checked_matrix(M: Tensor) -> Tensor:
 
 
 class MatrixToCertify(NamedTuple):
-    """A named matrix, its orthogonalizer, and the length of a step along the orthogonalized direction."""
+    """A named matrix, its orthogonalizer, and the length of a step along the orthogonalized direction.
+
+    ``unit_step`` is that length at learning rate 1, which counts if the learning rates of all matrices are zero.
+    """
 
     name: str
     matrix: Tensor
     orthogonalizer: Orthogonalizer
     step: float = 1.0
+    unit_step: float = 1.0
     not_covered: tuple[str, ...] = ()
 
 
@@ -131,13 +138,15 @@ def certify_matrices(
         raise ValueError(f"there is nothing to certify, got no {what}: pass at least one matrix")
     matrices = _with_distinct_names(matrices)
     if not any(entry.step for entry in matrices):  # learning rates of zero: at the end of a schedule, or of a warm-up
-        matrices = [entry._replace(step=float(entry.matrix.numel() > 0)) for entry in matrices]
+        matrices = [entry._replace(step=entry.unit_step) for entry in matrices]
     longest = max(entry.step for entry in matrices) or 1.0
     certificates = {}
-    for done, (name, M, orthogonalizer, _, uncovered) in enumerate(matrices):
+    for done, entry in enumerate(matrices):
         if progress is not None:
             progress(done, len(matrices))
-        certificates[name] = certify_matrix(M, orthogonalizer, name=name, not_covered=uncovered)
+        certificates[entry.name] = certify_matrix(
+            entry.matrix, entry.orthogonalizer, name=entry.name, not_covered=entry.not_covered
+        )
     steps = {entry.name: entry.step / longest for entry in matrices}
     return NetworkCertificate(certificates, what, steps, not_covered)
 
@@ -161,20 +170,29 @@ def _certify_momenta(optimizer: Optimizer) -> NetworkCertificate:
     kinds: Counter[str] = Counter()
     for name, p, group in parameters_of(muon):
         M = whole(muon.state[p][BUFFER])
-        if group["nesterov"] and p.grad is not None:
-            kinds["Nesterov's look-aheads"] += 1
-            M = _look_ahead(M, whole(p.grad), group)
+        G = _gradient(p)
+        if group["nesterov"] and G is not None:
+            kinds["look-aheads of the present gradients and momenta"] += 1
+            M = _look_ahead(M, G, group)
         else:
             kinds["momentum buffers without gradients" if group["nesterov"] else "momentum buffers"] += 1
         matrices += _matrices_of(name, M, group)
     what = next(iter(kinds)) if len(kinds) == 1 else ", ".join(f"{kind}: {n}" for kind, n in kinds.items())
     network = certify_matrices(matrices, what=what, not_covered=not_covered_by(optimizer))
-    return replace(network, pull=decay_pull(muon))
+    pull = decay_pull(muon)
+    gap = None if pull is None else frank_wolfe_gap(muon, network.descent)
+    return replace(network, assumed=ASSUMED, pull=pull, gap=gap)
+
+
+def _gradient(p: Tensor) -> Tensor | None:
+    """Return the gradient of a parameter; None also for zeros, which ``zero_grad(set_to_none=False)`` leaves."""
+    G = None if p.grad is None else whole(p.grad.detach())
+    return None if G is None or not bool(G.any()) else G
 
 
 def _look_ahead(M: Tensor, G: Tensor, group: Mapping[str, Any]) -> Tensor:
-    """Return what the last step orthogonalized with Nesterov's look-ahead, from its momentum and its gradient."""
-    beta, G = float(group["momentum"]), G.detach().to(M.dtype)
+    """Return what a step with this gradient orthogonalizes, once it has updated the momentum to M."""
+    beta, G = float(group["momentum"]), G.to(M.dtype)
     return torch.lerp(G, M, beta) if group["momentum_form"] == "ema" else G + beta * M
 
 
@@ -204,19 +222,6 @@ def _matrices_of(name: str, tensor: Tensor, group: Mapping[str, Any]) -> Iterato
     """Yield the matrices of a parameter's tensor under the options of its group."""
     orthogonalizer = from_plain(to_plain(group["orthogonalizer"]))
     for part, (m, n) in matrix_slices(name, tensor.shape, group):
-        length = step_length(group, m, n) if m and n else 0.0
-        yield MatrixToCertify(part.name, part.select(tensor), orthogonalizer, length, tuple(uncovered_options(group)))
-
-
-def uncovered_options(group: Mapping[str, Any]) -> list[str]:
-    """Return the options in use of a Muon group that the theorems do not cover."""
-    return ["renormalised weights"] if group.get("renormalize") else []
-
-
-def not_covered_by(optimizer: Optimizer) -> tuple[str, ...]:
-    """Return what an optimizer does that the theorems do not cover, each once."""
-    parts = [option for group in muon_of(optimizer).param_groups for option in uncovered_options(group)]
-    if isinstance(optimizer, MuonWithAux):
-        count = sum(len(group["params"]) for group in optimizer.aux.param_groups)
-        parts.append(f"{count} auxiliary parameters ({type(optimizer.aux).__name__})")
-    return tuple(dict.fromkeys(parts))
+        step, unit = (step_length({**group, "lr": lr}, m, n) if m and n else 0.0 for lr in (group["lr"], 1.0))
+        uncovered = tuple(uncovered_options(group))
+        yield MatrixToCertify(part.name, part.select(tensor), orthogonalizer, step, unit, uncovered)

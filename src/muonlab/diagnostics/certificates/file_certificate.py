@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from muonlab.diagnostics.certificates.certification import MatrixToCertify, certify_matrices, uncovered_options
+from muonlab.diagnostics.certificates.certification import MatrixToCertify, certify_matrices
+from muonlab.diagnostics.certificates.coverage import uncovered_options
 from muonlab.diagnostics.certificates.matrix_files import FileError, FileMatrices, NamedMatrix, printable, read_matrices
 from muonlab.diagnostics.certificates.network_certificate import NetworkCertificate
 from muonlab.diagnostics.optimizer_matrices import step_length
@@ -91,13 +92,16 @@ def _to_certify(
     """Return a matrix with the step length of its group, and its orthogonalizer unless the caller gave another."""
     group = matrix.group
     if matrix.role == "weight":  # beside momenta, weights do not count in the network's alignment
-        return MatrixToCertify(f"{matrix.name} (weight)", matrix.tensor, orthogonalizer, float(only_weights))
+        counts = float(only_weights)
+        return MatrixToCertify(f"{matrix.name} (weight)", matrix.tensor, orthogonalizer, counts, counts)
     if not group or "orthogonalizer" not in group:
         return MatrixToCertify(matrix.name, matrix.tensor, orthogonalizer)
     m, n = matrix.tensor.shape
-    length = _checked_length(group, m, n) if "lr" in group and "scale" in group else 1.0
+    has_length = "lr" in group and "scale" in group
+    length = _checked_length(group, m, n) if has_length else 1.0
+    unit_length = step_length({**group, "lr": 1.0}, m, n) if has_length else 1.0
     used = orthogonalizer if overridden else from_plain(group["orthogonalizer"])
-    return MatrixToCertify(matrix.name, matrix.tensor, used, length, tuple(uncovered_options(group)))
+    return MatrixToCertify(matrix.name, matrix.tensor, used, length, unit_length, tuple(uncovered_options(group)))
 
 
 def _checked_length(group: Mapping[str, Any], m: int, n: int) -> float:

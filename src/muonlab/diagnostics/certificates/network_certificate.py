@@ -22,21 +22,27 @@ class NetworkCertificate:
     Attributes:
         matrices: name → certificate.
         what: what the matrices are: momentum buffers, gradients, weights.
-        steps: name → c_l; matrices of length zero do not count in the whole (if all are zero, all count equally).
+        steps: name → c_l; matrices of length zero do not count in the whole (if all are, with the lengths at learning
+            rate 1).
         descent: ``Σ_l c_l ⟨M_l, O_l⟩ / Σ_l c_l ‖M_l‖_*``.
         op_norm: ``max_l ‖O_l‖_op``.
         alignment: their quotient.
         alignment_floor: alignment that every network of these shapes reaches; None if one of the matrices has no floor.
         rank: ``Σ_l min(m_l, n_l)``, the r of the theorem.
         not_covered: what the optimizer does that the theorems do not cover.
+        assumed: what they assume that the optimizer does not show; empty if no optimizer was certified.
         pull: with weight decay, ``λ ‖W‖`` of the present weights in the norm of the network; else None.
+        gap: with weight decay and gradients, ``ρ ‖G‖_* + λ ⟨G, W⟩`` of the present (minibatch) gradients and weights,
+            which is λ times their Frank-Wolfe gap over ``‖W‖ ≤ ρ/λ``; outside of that ball it may be negative.
     """
 
     matrices: Mapping[str, Certificate]
     what: str
     steps: Mapping[str, float]
     not_covered: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
     pull: float | None = None
+    gap: float | None = None
     descent: float = field(init=False)
     op_norm: float = field(init=False)
     alignment: float = field(init=False)
@@ -78,18 +84,18 @@ class NetworkCertificate:
 
     @property
     def reduced_descent(self) -> float:
-        """Descent that weight decay leaves, ``ρ - λ‖W‖``: the ρ of Theorem B where it is positive.
+        """Descent that weight decay leaves, ``ρ - λ‖W‖``: the ρ of Theorem B (docs/theory/theorem-b.md).
 
-        Otherwise only the Frank-Wolfe gap is bounded, and it may be negative (docs/theory/theorem-b.md).
+        Where it is not positive, only the Frank-Wolfe gap is bounded.
         """
         return self.descent - (self.pull or 0.0)
 
     @property
     def status(self) -> Status:
-        """``"violated"`` if any matrix is, "holds" if the whole has a positive alignment, else "not_applicable"."""
+        """``"violated"`` if any matrix is, "holds" if ``reduced_descent`` is positive, else "not_applicable"."""
         if any(c.status == "violated" for c in self.matrices.values()):
             return "violated"
-        return "holds" if self.alignment > 0 else "not_applicable"
+        return "holds" if self.reduced_descent > 0 else "not_applicable"
 
     @property
     def reason(self) -> str:
@@ -104,13 +110,16 @@ class NetworkCertificate:
             if all(not c.nuclear for c in self.matrices.values()):
                 return "every matrix is zero: no step has been taken"
             return "the network as a whole does not descend"
+        if not self.reduced_descent > 0:
+            return text.only_the_gap(self)
         moving = sum(step > 0 for step in self.steps.values()) or len(self)
         return f"alignment theorem over {moving} {'matrix' if moving == 1 else 'matrices'}: factor {self.factor:.4g}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can hold; numbers that are not finite become None."""
         names = ("what", "status", "reason", "descent", "op_norm", "alignment", "alignment_floor", "factor", "rank")
-        whole = {name: getattr(self, name) for name in (*names, "not_covered", "pull", "reduced_descent")}
+        decay = ("pull", "reduced_descent", "gap")
+        whole = {name: getattr(self, name) for name in (*names, "not_covered", "assumed", *decay)}
         matrices = [c.to_dict() | {"name": name, "step": self.steps[name]} for name, c in self.matrices.items()]
         plain: dict[str, Any] = text.plain({**whole, "matrices": matrices})
         return plain

@@ -75,11 +75,12 @@ def explain(c: Certificate) -> str:
             f"This {m}x{n} matrix and its direction contradict what can be proved ({wrong}). Another polynomial or "
             f"prescale than the one named was used, or the computation is wrong; no guarantee covers training with it."
         )
-    subject = "The direction given for" if c.foreign else f"The direction that {c.method} makes of"
+    subject = "The direction given for" if c.foreign else f"The update direction of {c.method} for"
     sentences = [
         f"{subject} this {m}x{n} matrix descends {c.alignment:.1%} as fast as the exact "
         f"polar factor of the same length (alignment {c.alignment:.3g}; 1 is exact). If every step were aligned like "
-        f"this one, the bound on the average gradient norm would be at most {c.factor:.3g} times that of the exact one."
+        f"this one and equally long, the bound on the average gradient norm would be at most {c.factor:.3g} times that "
+        f"of the exact one."
     ]
     if c.chi > 2 * c.factor:
         amount = f"{c.chi:.3g}" if math.isfinite(c.chi) else "infinite"
@@ -117,21 +118,31 @@ def network(n: NetworkCertificate) -> str:
         *(f"{name}: {c.reason}" for name, c in n.matrices.items() if c.status != "holds"),
     ]
     whole = (
-        f"The whole ({n.what}): {n.status}. descent {number(n.descent)}, gain {number(n.op_norm)}, "
+        f"Network ({n.what}): {n.status}. Descent {number(n.descent)}, gain {number(n.op_norm)}, "
         f"alignment {number(n.alignment)} (floor {number(n.alignment_floor)}). {n.reason}."
     )
     if n.not_covered:
         lines.append(f"Not covered: {'; '.join(n.not_covered)}.")
-    decay = [] if n.pull is None else [_decay(n.pull, n.descent)]
+    if n.assumed:
+        lines.append(f"Assumed: {'; '.join(n.assumed)}.")
+    decay = []
+    if n.pull is not None and n.reduced_descent > 0:
+        decay = [f"Weight decay reduces the descent from {number(n.descent)} to {number(n.reduced_descent)}."]
     return "\n".join([*lines, "", whole, *decay])
 
 
-def _decay(pull: float, descent: float) -> str:
-    """Return what weight decay leaves of the descent (docs/theory/theorem-b.md)."""
-    pulls = f"Weight decay pulls by {number(pull)} (lambda times the norm of the weights)"
-    if pull < descent:
-        return f"{pulls}: of the descent {number(descent)} remains {number(descent - pull)}."
-    return f"{pulls}, not less than the descent: only the Frank-Wolfe gap is bounded, and it may be negative."
+def only_the_gap(n: NetworkCertificate) -> str:
+    """Say that weight decay leaves a bound on the Frank-Wolfe gap alone, with its value (docs/theory/theorem-b.md)."""
+    if n.gap is None:
+        value = "its value needs the gradients"
+    elif n.gap < 0:
+        value = f"it is {number(n.gap)} now, negative: a small bound does not mean a small gradient"
+    else:
+        value = f"it is {number(n.gap)} now"
+    return (
+        f"weight decay pulls by {number(n.pull)} (lambda times the norm of the weights), no less than the descent "
+        f"{number(n.descent)}: gradient norms are not bounded, only the Frank-Wolfe gap is ({value})"
+    )
 
 
 def as_html(text: str) -> str:

@@ -12,15 +12,19 @@ from torch.optim.optimizer import Optimizer
 
 from muonlab.diagnostics.across_ranks import gather_from_ranks
 from muonlab.diagnostics.certificates import text
-from muonlab.diagnostics.certificates.certification import not_covered_by
+from muonlab.diagnostics.certificates.coverage import ASSUMED, not_covered_by
 from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, parameters_of
 from muonlab.diagnostics.recording.rows import SKIPPED, RecordedRow
 from muonlab.diagnostics.weight_decay import decay_pull
+from muonlab.optim.distributed.tensors import local_part
 from muonlab.theory import RunBound, run_bound
 from muonlab.theory.momentum import MomentumForm
 
 _SAME_LENGTH = 1e-6
 """Largest relative change of a layer's share of the step that counts as rounding of the learning rates."""
+
+_SAME_WEIGHTS = 1e-12
+"""Largest relative change of the norm of the same weights, which depends on the number of threads."""
 
 STATE_KEYS = ("from_zero", "history", "layers", "momentum_kind", "broken", "size")
 """Keys of :meth:`CoveredRun.state_dict`."""
@@ -44,12 +48,12 @@ class MomentumKind(NamedTuple):
 
 
 class CoveredRun:
-    """The steps of a run from zero momentum, and the first reason for which the theorem does not cover it.
+    """Collects the steps of a run and the first reason why the theorem does not apply.
 
-    Theorems A to C cover steps on the same matrices whose lengths keep their ratios (these define the pair of norms);
-    learning rate, momentum, weight decay and the number of Newton-Schulz steps may change, the form of the momentum may
-    not. Some conditions cannot be checked here: gradients are unbiased and not clipped, nothing else moves or masks the
-    weights, and steps are not so short that the weights round them away.
+    Theorems A to C cover steps from zero momentum on the same matrices whose lengths keep their ratios (these define
+    the pair of norms); learning rate, momentum, weight decay and the number of Newton-Schulz steps may change, the form
+    of the momentum may not. A change of the weights between two steps is noticed; the conditions in
+    ``coverage.ASSUMED`` cannot be checked here, nor whether steps are so short that the weights round them away.
 
     Attributes:
         history: the covered steps.
@@ -68,6 +72,8 @@ class CoveredRun:
         self._layers: list[tuple[str, float]] = []
         self._momentum_kind: MomentumKind | None = None
         self._weights: dict[Tensor, Tensor] = {}  # before the step, where they decay
+        self._left: list[float] | None = None  # norms of this process's part of the weights after the last step
+        self._moved = False  # whether they were others before the step
         self._pull: float | None = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -96,9 +102,16 @@ class CoveredRun:
         self._momentum_kind = None if kind is None else MomentumKind(cast(MomentumForm, str(kind[0])), bool(kind[1]))
         self.history, self._layers, self.broken = history, layers, str(state["broken"])
         self._from_zero = from_zero
+        self._left = None
 
     def before_step(self) -> None:
-        """Measure the momenta before the first step, and before the first after loading; no communication."""
+        """Compare the weights with those after the last step, and measure the momenta before the first.
+
+        No communication.
+        """
+        if self._left is not None and not self.broken:
+            pairs = zip(self._weight_norms(), self._left, strict=False)  # a group may have been added
+            self._moved = not all(math.isclose(now, then, rel_tol=_SAME_WEIGHTS) for now, then in pairs)
         if self._before is None and (self._from_zero is None or self._resumed_at is not None):
             self._before = self._muon.momentum_squares()
 
@@ -108,10 +121,14 @@ class CoveredRun:
         self._weights = {p: p.detach().clone() for group in groups for p in group["params"]}
 
     def after_step(self) -> None:
-        """Measure the pull of weight decay, and decide whether the run started from zero momentum, or the saved one.
+        """Measure the pull of weight decay, and stop the run if something else moved the weights or set the momenta.
 
         It is a collective call.
         """
+        if not self.broken:
+            if any(gather_from_ranks(self._muon, [self._moved])):
+                self.stop(f"something else changed the weights before step {len(self.history) + 1}")
+            self._left, self._moved = self._weight_norms(), False
         self._pull = None if self.broken else decay_pull(self._muon, self._weights)
         self._weights = {}
         if self._before is not None:
@@ -122,6 +139,11 @@ class CoveredRun:
             self._resumed_at = None
         if self._muon.grids:
             self._after = self._norm(self._muon.momentum_squares())
+
+    def _weight_norms(self) -> list[float]:
+        """Return the norm of this process's part of each parameter."""
+        parts = (local_part(p.detach()) for group in self._muon.param_groups for p in group["params"])
+        return [float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in parts]
 
     def _norm(self, squares: list[float]) -> float:
         """Return the sum of the norms of all momenta from the squared norms of each process's parts; collective."""
@@ -160,23 +182,17 @@ class CoveredRun:
         pairs = list(zip(layers, self._layers, strict=False))
         same_names = len(layers) == len(self._layers) and all(now[0] == then[0] for now, then in pairs)
         same_shares = all(math.isclose(now[1], then[1], rel_tol=_SAME_LENGTH) for now, then in pairs)
+        uncovered = not_covered_by(self.optimizer)
         reasons = {
+            f"is not covered: {'; '.join(uncovered)}": bool(uncovered),
             "orthogonalized nothing": not layers,
             "orthogonalized other matrices than the steps before (gradients were missing)": not same_names,
             "skipped a gradient that was not finite": any(row["reason"] == SKIPPED for row in rows),
             "was not finite": not all(math.isfinite(row["alignment"]) for row in rows),
-            "had groups that differ in momentum or its form": len({float(g["momentum"]) for g in groups}) > 1
-            or len(kinds) > 1,
             "had momentum in another form than the first": kinds != {self._momentum_kind},
             "changed the relative lengths of the layers' steps, and so the pair of norms": whole["length"] > 0
             and not same_shares,
-            "sent its directions at lower precision": self._muon.rounds_messages,
             "had parameters on several groups of processes": len(self._muon.grids) > 1,
-            "maximized: maximize=True": any(group["maximize"] for group in groups),
-            "moved weights of half precision, which round it away": any(
-                torch.finfo(p.dtype).bits < 32 for group in groups for p in group["params"]
-            ),
-            f"is not covered: {', '.join(not_covered_by(self.optimizer))}": bool(not_covered_by(self.optimizer)),
         }
         return next((reason for reason, applies in reasons.items() if applies), "")
 
@@ -209,4 +225,4 @@ class CoveredRun:
             pull=[step.pull or 0.0 for step in self.history] if any(step.pull for step in self.history) else None,
             tail=tail,
         )
-        return bound._replace(reason=f"{bound.reason}; for unbiased gradients that were not clipped")
+        return bound._replace(reason=f"{bound.reason}. Assumed: {'; '.join(ASSUMED)}")

@@ -208,21 +208,24 @@ class Recorder:
         """Return a RunBound on the weighted average of the gradient norms of this run (Theorems A to C, for one run).
 
         Covered are both forms of momentum, Nesterov's look-ahead, weight decay, and any schedule of the learning rate,
-        the momentum and the number of steps. It assumes what the recorder cannot check: gradients are unbiased and not
-        clipped, and nothing else moves or masks the weights. With ``measure="bracket"`` the bound is valid too, and
-        slightly larger.
+        the momentum and the number of steps. Its reason names what is assumed, because the recorder cannot check it:
+        gradients are unbiased (batches drawn independently, not in shuffled epochs) and not clipped, updates are not
+        masked, and parameters outside of the optimizer do not change. With ``measure="bracket"`` the bound is valid
+        too, and slightly larger.
 
         Args:
             L: smoothness constant for the pair of norms of :class:`NetworkCertificate`.
             D: ``f(W_0) - f*``, or ``f(W_0) - f(W_T)`` if f(W_T) is known.
-            sigma: bound on one sample's standard deviation; with ``tail < 2`` see :func:`muonlab.theory.run_bound`.
+            sigma: bound on one sample's standard deviation, ``(Σ_l c_l² σ_l²)^{1/2}`` for several matrices (c_l: length
+                of a matrix's step over the longest); with ``tail < 2`` see :func:`muonlab.theory.run_bound`.
             B: batch size.
             failure: allowed probability that the noise exceeds its term in the bound.
             tail: p in (1, 2], the moment of the noise that is finite.
 
         Returns:
-            A :class:`muonlab.theory.RunBound`; "not_applicable" with a reason if the run is not covered. With weight
-            decay its ``gap`` bounds the Frank-Wolfe gap, also where there is no bound on the gradient norms.
+            A :class:`muonlab.theory.RunBound` with status "applies", or "not_applicable" with a reason if the run is
+            not covered or the bound is negative, which shows that an assumption or ``D`` is wrong. With weight decay
+            its ``gap`` bounds the Frank-Wolfe gap, also where there is no bound on the gradient norms.
         """
         if self._observer.every != 1:
             reason = f"every = {self._observer.every}: the per-run bound needs every step, pass every=1"
