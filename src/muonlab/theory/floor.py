@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from muonlab import _checks
-from muonlab.polynomials import Polynomial, Schedule
+from muonlab.polynomials import Polynomial, Schedule, taylor
 from muonlab.polynomials.base import Array, derivative
 from muonlab.polynomials.ranges import range_on, step_range
 from muonlab.theory.residual import require_schedule, schedule_error
@@ -55,6 +55,23 @@ def descent_floor(schedule: Schedule, r: int, *, schatten: int = 2) -> float:
     """
     floor = alignment_floor(schedule, r, schatten=schatten)
     return floor and floor * schedule_error(schedule, 0.0).s_max  # 0 also where F has no largest value
+
+
+def has_taylor_steps(schedule: Schedule) -> bool:
+    """Return whether every step is a Taylor polynomial, of any degree (Kim & Oh 2026, Definition 2); true for none."""
+    return all(p == taylor(p.kappa) for p in schedule.polynomials)
+
+
+def taylor_floor(r: int) -> float:
+    """Return ``2/(1 + √r)``: the alignment of Taylor steps under any scale into the unit ball, at rank at most r.
+
+    They compose to a map that is increasing and concave on [0, 1] (docs/theory/alignment-floor.md).
+
+    Example:
+        >>> taylor_floor(9)
+        0.5
+    """
+    return 2 / (1 + math.sqrt(_checks.integer("r", r, at_least=1)))
 
 
 @lru_cache(maxsize=4096)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from muonlab.diagnostics import certify
 from muonlab.diagnostics.certificates.matrix_certification import certify_matrix, rounding_allowance
 from muonlab.polynomials import Polynomial, Schedule, preset, taylor
 from muonlab.theory import alignment_floor, chi, polar_error, residual_after, schedule_error
+from muonlab.theory.floor import taylor_floor
 from tests.orthogonalize.zoo import gaussian, with_spectrum, zoo
 from tests.paper.simulation import observed_error, observed_residual, svd_polar
 from tests.reference.orthogonalize import scale_of
@@ -28,6 +30,11 @@ LARGE = ("a long row", "few long rows", "gaussian 511x513")
 SMALL = [name for name in zoo() if name not in LARGE]
 GOOD = with_spectrum(12, 20, np.linspace(1, 0.4, 12))
 """Well conditioned, so that the paper's bounds are not vacuous."""
+
+
+def worst_of_rank(r):
+    """The matrix of rank r whose own direction is aligned worst: one large singular value, the others x times it."""
+    return with_spectrum(r, 20, np.r_[1.0, np.full(r - 1, 1 / (1 + math.sqrt(r)))])
 
 
 def oracle(M):
@@ -118,7 +125,10 @@ def test_every_specimen_holds_but_zero_and_its_certificate_is_json(schedule, pre
             assert c.scale == pytest.approx(scale_of(torch.from_numpy(sigma), prescale, M), rel=1e-6), name
             assert c.nuclear == pytest.approx(sigma.sum(), rel=3e-8 * len(sigma)), name
             unscaled = prescale == "paper" and np.linalg.norm(sigma) < 1
-            assert (c.alignment_floor is None) == unscaled, name
+            if unscaled and schedule == "taylor3 x6":
+                assert c.alignment_floor == taylor_floor(min(M.shape)) <= c.alignment * (1 + 1e-6), name
+            else:
+                assert (c.alignment_floor is None) == unscaled, name
         found = json.loads(json.dumps(c.to_dict(), allow_nan=False))
         assert found["status"] == c.status
         assert c._repr_html_().startswith("<pre")
@@ -143,20 +153,27 @@ def test_partial_isometries_under_the_spectral_prescale_are_not_violations():
     assert certify(M, "polar_express", prescale="spectral").status == "holds"
 
 
-def test_the_floor_is_that_of_the_prescale_and_needs_a_norm_of_at_least_one():
+def test_the_floor_is_that_of_the_prescale_and_for_smaller_matrices_that_of_concave_steps():
+    """Without a division the direction of a small matrix is small: its alignment has a floor, its descent has none."""
     F = Schedule.repeat(taylor(2), 3)
     for prescale, power in (("frobenius", 2), ("schatten4", 4), ("schatten8", 8), ("spectral", 8)):
         assert certify(GOOD, F, prescale=prescale).alignment_floor == alignment_floor(F, 12, schatten=power)
     inside = with_spectrum(12, 20, np.full(12, 0.9))
     assert certify(inside, F, prescale="none").alignment_floor == alignment_floor(F, 12)
-    assert certify(0.1 * inside, F, prescale="none").alignment_floor is None
-    small, large = certify(0.01 * GOOD, prescale="paper"), certify(GOOD, prescale="paper")
+    for prescale, M in product(("none", "paper"), (0.1 * inside, 1e-6 * GOOD, worst_of_rank(12) / 40)):
+        for steps in (F, Schedule((taylor(1), taylor(3)))):
+            c = certify(M, steps, prescale=prescale)
+            assert (c.scale, c.alignment_floor, c.descent_floor) == (1.0, 2 / (1 + math.sqrt(12)), None)
+            assert c.alignment >= c.alignment_floor * (1 - 1e-6)
+            assert verdict(c, "alignment floor") == verdict(c, "Theorem 2") == "holds" or steps != F
+        assert certify([M, GOOD], F, prescale=prescale).alignment_floor is None
+    assert certify(1e-9 * worst_of_rank(12), F, prescale="paper").alignment == pytest.approx(2 / (1 + math.sqrt(12)))
+    small, large = certify(0.01 * GOOD, "jordan", prescale="paper"), certify(GOOD, prescale="paper")
     assert small.alignment_floor is None
-    assert small.scale == 1.0
     assert verdict(small, "alignment floor") == "not_applicable"
     assert "'paper' leaves norm" in small.reason
-    assert verdict(small, "Theorem 2") == small.status == "holds"
     assert large.alignment_floor is not None
+    assert large.descent_floor == large.alignment_floor * large.largest_gain
     assert large.scale == pytest.approx(float(GOOD.norm()))
 
 
@@ -230,7 +247,20 @@ def test_an_exact_polar_factor_is_theorem_4_on_every_specimen(method):
             assert c.status == "not_applicable"
             continue
         assert (c.status, c.theorem) == ("holds", "Theorem 4"), (name, c.reason)
-        assert (c.delta, c.epsilon, c.chi, c.chi_bound, c.alignment_floor) == (0.0, 0.0, 1.0, 1.0, 1.0)
+        assert (c.delta, c.epsilon, c.chi, c.chi_bound) == (0.0, 0.0, 1.0, 1.0)
+        assert 1 - 128 * 2.0**-23 * max(c.shape) <= c.alignment_floor <= 1, name
+
+
+def test_the_floor_of_an_exact_polar_factor_is_attained_by_values_at_its_rank_tolerance():
+    relative = 40 * torch.finfo(torch.float64).eps
+    M = torch.diag(torch.tensor([1.0, *[relative * (1 - 1e-12)] * 39], dtype=torch.float64))
+    c = certify_matrix(M, ExactPolar())
+    assert c.rank == 1
+    assert 1 - c.alignment_floor == pytest.approx(39 * relative, rel=1e-3)
+    given = certify_matrix(torch.diag(torch.tensor([4.0, *[2.0] * 7])), ExactPolar(rank_tol=3.0))
+    assert given.alignment == pytest.approx(4 / 18)
+    assert (given.alignment_floor, given.descent_floor, given.status) == (None, None, "holds")
+    assert certify_matrix(M, ExactPolar(rank_tol=0.0)).alignment_floor == 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -355,13 +385,18 @@ def test_a_direction_that_is_not_what_exact_steps_give_is_a_violation():
 
 
 @pytest.mark.parametrize("accuracy", ["full", "half"])
-def test_the_rounding_allowed_is_that_of_the_precision_computed_in(accuracy):
-    for compute, given in ((torch.float32, torch.float32), (torch.bfloat16, torch.float32), (None, torch.bfloat16)):
-        how = NewtonSchulz(JORDAN, compute_dtype=compute, accuracy=accuracy)
-        c = certify_matrix(GOOD.to(given), how)
-        coarse = torch.finfo(torch.bfloat16 if torch.bfloat16 in (compute, given) else torch.float32).eps
-        assert c.rounding_allowed >= 16 * coarse
-        assert c.rounding_allowed >= (2.0**-8 if accuracy == "half" else 0.0)
+def test_the_rounding_allowed_is_that_of_the_precision_computed_in_and_of_the_result(accuracy):
+    half = 2.0**-8 if accuracy == "half" else 0.0
+    single = certify_matrix(GOOD, NewtonSchulz(JORDAN, accuracy=accuracy)).rounding_allowed
+    assert 16 * torch.finfo(torch.float32).eps + half <= single < 1e-3 + half
+    for compute, stored, least, most in (
+        (torch.bfloat16, torch.float32, 1.0, math.inf),  # steep steps in bfloat16: nothing is known
+        (None, torch.bfloat16, single + 2.0**-8, single + 2.0**-8 * 1.3 * math.sqrt(12)),
+        (None, torch.float16, single + 2.0**-11, single + 2.0**-11 * 1.3 * math.sqrt(12)),
+        (torch.float64, torch.float32, half, 1e-5 + half),
+    ):
+        c = certify_matrix(GOOD.to(stored), NewtonSchulz(JORDAN, compute_dtype=compute, accuracy=accuracy))
+        assert least <= c.rounding_allowed <= most, (compute, stored)
         assert c.status == "holds", c.reason
 
 

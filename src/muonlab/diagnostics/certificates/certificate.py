@@ -50,7 +50,8 @@ class Certificate:
         op_norm: s = ‖O‖_op.
         alignment: ρ/s.
         largest_gain: largest ‖O‖_op that the method can give.
-        alignment_floor: alignment that every matrix of at most this rank reaches with the schedule; None without one.
+        alignment_floor: alignment that every matrix of this shape reaches; None where none is guaranteed.
+        descent_floor: descent that every matrix of this shape reaches; None where none is guaranteed.
         rounding: ``‖O - U F(Σ/α) Vᵀ‖_op``; None for an outcome of other code or the exact polar factor.
         rounding_allowed: the bound that the orthogonalizer guarantees for it.
         verdicts: one per statement.
@@ -79,6 +80,7 @@ class Certificate:
     alignment: float
     largest_gain: float
     alignment_floor: float | None
+    descent_floor: float | None
     rounding: float | None
     rounding_allowed: float | None
     verdicts: tuple[Verdict, ...]

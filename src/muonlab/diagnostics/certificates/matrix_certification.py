@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from muonlab.orthogonalize.prescale import SCHATTEN, Prescale
 from muonlab.orthogonalize.rounding import allowed_error, steepness
 from muonlab.polynomials import Schedule
 from muonlab.theory import Alignment, alignment_floor, chi, polar_error, residual_after, schedule_error
+from muonlab.theory.floor import has_taylor_steps, taylor_floor
 
 
 @torch.no_grad()
@@ -60,6 +61,7 @@ def certify_matrix(
     slack = rounding_allowance(orthogonalizer, M if outcome is None else O, foreign=outcome is not None)
     measured = alignment_of(M, O, sigma) if sigma.finite else Alignment(math.nan, math.nan, math.nan)
     delta_bound, epsilon_bound, chi_bound = _bounds(sigma, schedule, response.alpha)
+    floors = floors_of(sigma, orthogonalizer)
     certificate = Certificate(
         name=name,
         shape=sigma.shape,
@@ -81,7 +83,8 @@ def certify_matrix(
         op_norm=measured.gain,
         alignment=measured.alignment,
         largest_gain=1.0 if schedule is None else schedule_error(schedule, 0.0).s_max,
-        alignment_floor=floor_of(sigma, schedule, prescale),
+        alignment_floor=floors.alignment,
+        descent_floor=floors.descent,
         rounding=None if expected is None else operator_norm(O.double() - expected),
         rounding_allowed=None if expected is None else slack,
         verdicts=(),
@@ -117,8 +120,13 @@ def rounding_allowance(orthogonalizer: Orthogonalizer, given: Tensor, *, foreign
     reference = _reference_error(orthogonalizer, min(m, n), max(m, n))
     if foreign:
         return allowed_error(schedule, given.dtype, prescale=prescale, size=max(m, n)) + reference
-    coarser = max((given.dtype, orthogonalizer.dtype_for(given)), key=lambda dtype: torch.finfo(dtype).eps)
-    return allowed_error(schedule, coarser, orthogonalizer.accuracy, prescale, max(m, n)) + reference
+    computed = orthogonalizer.dtype_for(given)
+    error = allowed_error(schedule, computed, orthogonalizer.accuracy, prescale, max(m, n)) + reference
+    stored = torch.finfo(given.dtype)
+    if stored.eps > torch.finfo(computed).eps:  # the result is rounded: ‖ΔO‖_op ≤ ‖ΔO‖_F ≤ u ‖O‖_F + √(mn)·(tiniest)/2
+        size = math.sqrt(min(m, n)) * (schedule_error(schedule, 0.0).s_max + error)
+        error += stored.eps / 2 * (size + math.sqrt(m * n) * stored.smallest_normal)
+    return error
 
 
 def _reference_error(orthogonalizer: NewtonSchulz, m: int, n: int) -> float:
@@ -154,13 +162,39 @@ def _bounds(sigma: Spectrum, schedule: Schedule | None, alpha: float) -> tuple[f
     return residual_after(**options), polar_error(**options), chi(**options)
 
 
-def floor_of(sigma: Spectrum, schedule: Schedule | None, prescale: Prescale) -> float | None:
-    """Return the alignment that every matrix of this shape reaches; None if the prescale does not guarantee one."""
-    if not sigma.finite or not sigma.values.size:
-        return None
-    if schedule is None:
-        return 1.0
+class Floors(NamedTuple):
+    """The alignment and the descent that every matrix of a shape reaches; None where none is guaranteed."""
+
+    alignment: float | None
+    descent: float | None
+
+
+def floors_of(sigma: Spectrum, orthogonalizer: Orthogonalizer) -> Floors:
+    """Return what every matrix of this shape reaches, in exact arithmetic.
+
+    A rank tolerance that was given to an exact polar factor does not shrink with the matrix, so it leaves no floor.
+    """
+    r = sigma.values.size
+    if not sigma.finite or not r:
+        return Floors(None, None)
+    if not isinstance(orthogonalizer, NewtonSchulz):
+        if getattr(orthogonalizer, "rank_tol", None):
+            return Floors(None, None)
+        relative = sigma.tolerance / sigma.operator if sigma.operator else 0.0
+        return Floors(*[exact_floor(r, relative)] * 2)
+    schedule, prescale = orthogonalizer.schedule, orthogonalizer.prescale
     unscaled = prescale == "none" or (prescale == "paper" and sigma.frobenius < 1)
-    if unscaled and (sigma.frobenius < 1 or sigma.operator > 1):
-        return None
-    return alignment_floor(schedule, min(sigma.shape), schatten=SCHATTEN[prescale])
+    if unscaled and sigma.operator > 1:
+        return Floors(None, None)
+    if unscaled and sigma.frobenius < 1:  # the direction of a small matrix is small: its descent has no floor
+        return Floors(taylor_floor(r) if has_taylor_steps(schedule) else None, None)
+    floor = alignment_floor(schedule, r, schatten=SCHATTEN[prescale])
+    return Floors(floor, floor * schedule_error(schedule, 0.0).s_max)
+
+
+def exact_floor(r: int, relative: float) -> float:
+    """Return descent and alignment of a polar factor that drops singular values up to ``relative·σ_max``.
+
+    At least one of r is kept, and the others add at most ``(r - 1)·relative·σ_max`` to the nuclear norm.
+    """
+    return 1 / (1 + (r - 1) * relative)

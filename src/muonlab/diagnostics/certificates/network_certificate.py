@@ -60,10 +60,10 @@ class NetworkCertificate:
                 [c.op_norm for c, _ in layers],
                 [step for _, step in layers],
             )
+        floors = [c.descent_floor for c, _ in layers if c.descent_floor is not None]
         floor = None
-        if layers and all(c.alignment_floor is not None for c, _ in layers):
-            least = min((c.alignment_floor or 0.0) * c.largest_gain for c, _ in layers)
-            floor = least / max(c.largest_gain for c, _ in layers)
+        if layers and len(floors) == len(layers):
+            floor = min(floors) / max(c.largest_gain for c, _ in layers)
         values = {"descent": descent, "op_norm": op_norm, "alignment": alignment, "alignment_floor": floor}
         for name, value in {**values, "rank": sum(min(c.shape) for c, _ in layers)}.items():
             object.__setattr__(self, name, value)

@@ -8,15 +8,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from muonlab import _checks
 from muonlab.diagnostics.across_ranks import gather_from_ranks
+from muonlab.diagnostics.certificates.matrix_certification import exact_floor, rounding_allowance
 from muonlab.diagnostics.matrix_spectra import Spectrum, respond, spectrum
 from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, parameters_of
 from muonlab.diagnostics.recording.step_observer import OrthogonalizedMatrix, StepObserver, require_keys
-from muonlab.optim.orthogonalizer import NewtonSchulz, from_plain
+from muonlab.optim.distributed.tensors import local_part
+from muonlab.optim.orthogonalizer import NewtonSchulz, Orthogonalizer, Plain, from_plain, to_plain
 from muonlab.orthogonalize import as_schedule
+from muonlab.orthogonalize.matrices import compute_dtype_for
 from muonlab.orthogonalize.prescale import SCHATTEN
 from muonlab.polynomials import PRESETS, Schedule
 from muonlab.theory import descent_floor, schedule_error
@@ -40,7 +45,10 @@ class StepsChange(NamedTuple):
 
 
 class StepsGuarantee(NamedTuple):
-    """What every step reaches, whatever number of steps is chosen: constants ρ and s of Theorem A."""
+    """What every step reaches, whatever number of steps is chosen: constants ρ and s of Theorem A.
+
+    Without a guarantee ``descent`` is 0 and ``gain`` infinite.
+    """
 
     descent: float
     gain: float
@@ -120,6 +128,7 @@ class AutoSteps:
         self._family = family
         self._spectra: dict[int, list[Spectrum]] = {}
         self._planned: list[StepsChange] = []
+        self._used: dict[int, dict[Plain, None]] = {}  # group → what it has been orthogonalized by, in order
         adjustable = [steps for steps in map(_newton_schulz, muon_of(optimizer).param_groups) if steps is not None]
         if not adjustable:
             raise ValueError("AutoSteps needs a group with Newton-Schulz steps, got exact polar factors only")
@@ -135,28 +144,43 @@ class AutoSteps:
         return [None if steps is None else steps.schedule.steps for steps in orthogonalizers]
 
     def guarantee(self) -> StepsGuarantee:
-        """Return the least descent floor and the largest gain over all numbers of steps that may be chosen.
+        """Return the least descent floor and the largest gain over all numbers of steps that were or may be used.
 
-        They hold for every matrix, so they may be the constants of :func:`muonlab.theory.trajectory_bound`. The target
-        alignment may not: it is met at the steps that were looked at, and nothing is promised in between.
+        They hold for every matrix and at every step that was followed by :meth:`step`, rounding included, so they may
+        be the constants of :func:`muonlab.theory.trajectory_bound`. The target alignment may not: it is met at the
+        steps that were looked at, and nothing is promised in between.
         """
-        muon = self._observer.muon
-        descents, gains, counts = [1.0], [0.0], set()
-        for name, p, group in parameters_of(muon):
-            steps = _newton_schulz(group)
-            if steps is None:  # exact
-                gains.append(1.0)
-                continue
-            if steps.prescale in ("none", "paper"):
-                reason = f"prescale {steps.prescale!r} leaves small matrices unchanged, and there is no floor for them"
-                return StepsGuarantee(0.0, math.inf, reason)
-            rank = max((min(shape) for _, shape in matrix_slices(name, p.shape, group)), default=0)
-            for schedule in {*self._choices(steps).values(), steps.schedule} if rank else ():
-                descents.append(descent_floor(schedule, rank, schatten=SCHATTEN[steps.prescale]))
-                gains.append(schedule_error(schedule, 0.0).s_max)
-                counts.add(schedule.steps)
+        descents, gains, counts = [], [], set()
+        for name, p, group in parameters_of(self._observer.muon):
+            g = next(i for i, other in enumerate(self._observer.muon.param_groups) if other is group)
+            shapes = {shape for _, shape in matrix_slices(name, p.shape, group)} if p.numel() else set()
+            for orthogonalizer in self._orthogonalizers(g) if shapes else ():
+                if isinstance(orthogonalizer, NewtonSchulz):
+                    counts.add(orthogonalizer.schedule.steps)
+                for shape in shapes:
+                    like = local_part(p).new_empty(()).expand(shape)
+                    descent, gain, why = _guaranteed(orthogonalizer, like)
+                    if why:
+                        return StepsGuarantee(0.0, math.inf, why)
+                    descents.append(descent)
+                    gains.append(gain)
+        if not descents:
+            return StepsGuarantee(0.0, math.inf, "the optimizer has no matrix")
         between = f"{min(counts)} to {max(counts)} steps" if counts else "exact polar factors"
         return StepsGuarantee(min(descents), max(gains), f"least floor and largest gain over {between}")
+
+    def _orthogonalizers(self, g: int) -> set[Orthogonalizer]:
+        """Return what a group has been or may be orthogonalized by: its present choices, and all that was used."""
+        now = from_plain(self._observer.muon.param_groups[g]["orthogonalizer"])
+        found = {now, *(from_plain(plain) for plain in self._used.get(g, ()))}
+        if isinstance(now, NewtonSchulz):
+            found |= {replace(now, polynomial=schedule) for schedule in self._choices(now).values()}
+        return found
+
+    def _note_used(self) -> None:
+        """Remember the orthogonalizers of the last step."""
+        for g, group in enumerate(self._observer.muon.param_groups):
+            self._used.setdefault(g, {})[group["orthogonalizer"]] = None
 
     def close(self) -> None:
         """Remove the hooks from the optimizer; the groups keep their numbers of steps."""
@@ -164,6 +188,7 @@ class AutoSteps:
 
     def step(self) -> None:
         """Apply the changes planned from the last spectra; call it after each ``optimizer.step()``."""
+        self._note_used()
         planned, self._planned = self._planned, []
         for change in planned:
             self._set(change)
@@ -174,15 +199,17 @@ class AutoSteps:
             "step": self._observer.step,
             "changes": [tuple(change) for change in self.changes],
             "planned": [tuple(change) for change in self._planned],
+            "used": [list(used) for used in self._used.values()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a saved state; the optimizer's state must be loaded as well."""
-        require_keys(state, "step", "changes", "planned")
+        require_keys(state, "step", "changes", "planned", "used")
         step = _checks.integer("step", state["step"], at_least=0)
         self.changes, self._planned = (
             [StepsChange(*change) for change in state[key]] for key in ("changes", "planned")
         )
+        self._used = {g: {to_plain(plain): None for plain in used} for g, used in enumerate(state["used"])}
         self._observer.step = step
 
     # ----------------------------------------------------------------------------------------------------- planning
@@ -248,3 +275,22 @@ def _newton_schulz(group: dict[str, Any]) -> NewtonSchulz | None:
     """Return the orthogonalizer of a group; None for an exact polar factor."""
     orthogonalizer = from_plain(group["orthogonalizer"])
     return orthogonalizer if isinstance(orthogonalizer, NewtonSchulz) else None
+
+
+def _guaranteed(orthogonalizer: Orthogonalizer, like: Tensor) -> tuple[float, float, str]:
+    """Return descent and gain for every matrix of this shape, dtype and device, and why there are none ("" if so)."""
+    rounding, r = rounding_allowance(orthogonalizer, like), min(like.shape)
+    if isinstance(orthogonalizer, NewtonSchulz):
+        schedule, prescale = orthogonalizer.schedule, orthogonalizer.prescale
+        if prescale in ("none", "paper"):
+            return 0.0, math.inf, f"prescale {prescale!r} leaves small matrices unchanged: their descent has no floor"
+        descent, gain = descent_floor(schedule, r, schatten=SCHATTEN[prescale]), schedule_error(schedule, 0.0).s_max
+    elif getattr(orthogonalizer, "rank_tol", None):
+        return 0.0, math.inf, "a rank_tol drops small matrices as a whole: there is no floor for them"
+    else:
+        relative = max(like.shape) * torch.finfo(compute_dtype_for(like, None)).eps  # the rank tolerance of polar
+        descent, gain = exact_floor(r, relative), 1.0
+    if descent <= rounding:
+        where = f"{tuple(like.shape)} in {str(like.dtype).removeprefix('torch.')}"
+        return 0.0, math.inf, f"rounding of {where} may be as large as the floor {descent:.3g} of {orthogonalizer!r}"
+    return descent - rounding, gain + rounding, ""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from muonlab.diagnostics.certificates import text
-from muonlab.diagnostics.certificates.matrix_certification import floor_of, rounding_allowance
+from muonlab.diagnostics.certificates.matrix_certification import floors_of, rounding_allowance
 from muonlab.diagnostics.matrix_spectra import Response, Spectrum, inner, operator_norm, respond, spectrum
 from muonlab.diagnostics.recording.brackets import POLISH, descent_bracket, nuclear_bracket
 from muonlab.diagnostics.recording.step_observer import OrthogonalizedMatrix
@@ -82,7 +82,7 @@ def _measured(
     size = float(torch.linalg.vector_norm(seen.O.double()))
     as_expected = _agrees(descent, size, sigma, expected, slack, exact=schedule is None)
     gain = expected.gain if as_expected and not always else operator_norm(seen.O)
-    floor = floor_of(sigma, schedule, prescale)
+    floor = floors_of(sigma, from_plain(seen.group["orthogonalizer"])).alignment
     alignment = descent / gain if gain else 0.0
     status, reason = _status(sigma.finite and not math.isnan(alignment), as_expected, not sigma.rank)
     # an exact factor is below its floor by what its rank tolerance drops, which `expected` accounts for
