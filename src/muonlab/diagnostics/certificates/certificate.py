@@ -50,7 +50,8 @@ class Certificate:
         op_norm: s = ‖O‖_op.
         alignment: ρ/s.
         largest_gain: largest ‖O‖_op that the method can give.
-        alignment_floor: alignment that every matrix of this shape reaches; None where none is guaranteed.
+        alignment_floor: alignment that every matrix of this shape reaches, that of an exact polar factor up to its rank
+            tolerance; None where none is guaranteed.
         descent_floor: descent that every matrix of this shape reaches; None where none is guaranteed.
         rounding: ``‖O - U F(Σ/α) Vᵀ‖_op``; None for an outcome of other code or the exact polar factor.
         rounding_allowed: the bound that the orthogonalizer guarantees for it.

@@ -172,7 +172,8 @@ class Floors(NamedTuple):
 def floors_of(sigma: Spectrum, orthogonalizer: Orthogonalizer) -> Floors:
     """Return what every matrix of this shape reaches, in exact arithmetic.
 
-    A rank tolerance that was given to an exact polar factor does not shrink with the matrix, so it leaves no floor.
+    The alignment of an exact polar factor is 1 on the singular values above its rank tolerance; its descent counts the
+    others too. A tolerance that was given does not shrink with the matrix, so it leaves no floor.
     """
     r = sigma.values.size
     if not sigma.finite or not r:
@@ -181,7 +182,7 @@ def floors_of(sigma: Spectrum, orthogonalizer: Orthogonalizer) -> Floors:
         if getattr(orthogonalizer, "rank_tol", None):
             return Floors(None, None)
         relative = sigma.tolerance / sigma.operator if sigma.operator else 0.0
-        return Floors(*[exact_floor(r, relative)] * 2)
+        return Floors(1.0, exact_floor(r, relative))
     schedule, prescale = orthogonalizer.schedule, orthogonalizer.prescale
     unscaled = prescale == "none" or (prescale == "paper" and sigma.frobenius < 1)
     if unscaled and sigma.operator > 1:
@@ -193,7 +194,7 @@ def floors_of(sigma: Spectrum, orthogonalizer: Orthogonalizer) -> Floors:
 
 
 def exact_floor(r: int, relative: float) -> float:
-    """Return descent and alignment of a polar factor that drops singular values up to ``relative·σ_max``.
+    """Return the least descent of a polar factor that drops singular values up to ``relative·σ_max``.
 
     At least one of r is kept, and the others add at most ``(r - 1)·relative·σ_max`` to the nuclear norm.
     """
