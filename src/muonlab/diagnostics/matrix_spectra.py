@@ -113,7 +113,7 @@ def spectra(M: Tensor, *, method: SpectrumMethod = "auto", rank_tol: float | Non
     check_matrices(M)
     _checks.one_of("method", method, SPECTRUM_METHODS)
     if method == "gram" and M.dtype == torch.float64:
-        raise ValueError("method 'gram' squares the matrix and so serves float32 and below, got float64: use 'svd'")
+        raise ValueError("method 'gram' squares the matrix and is for float32 and below, got float64: use 'svd'")
     m, n = M.shape[-2:]
     stack = M.detach().reshape(math.prod(M.shape[:-2]), m, n)  # -1 is ambiguous for an empty one
     by_svd = method == "svd" or M.dtype == torch.float64

@@ -84,7 +84,7 @@ def polar_express(ell: float, kappa: int = 2, steps: int = 5, *, cushion: float 
     steps from growing too steep; ``ell=1e-3`` and the default give the published table.
 
     Args:
-        ell: smallest singular value to serve, in (0, 1].
+        ell: smallest singular value to optimize for, in (0, 1].
         kappa: degree in λ of every step; beyond about 8 a small ``ell`` leaves float64 too few digits.
         steps: number of steps.
         cushion: lower end of each step's problem, relative to its upper end, in [0, 1).

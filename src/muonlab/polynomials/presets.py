@@ -62,7 +62,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(_REGISTRY)
 
 
 def register(entry: Preset) -> Preset:
-    """Add a preset; a name that is taken is refused."""
+    """Add a preset; raise ValueError if the name is taken."""
     if entry.name in _REGISTRY:
         raise ValueError(f"a preset named {entry.name!r} is registered already: choose another name")
     _REGISTRY[entry.name] = entry

@@ -1,4 +1,4 @@
-"""What a polynomial satisfies of Proposition 1, by rigorous enclosures; the paper's analysis of the ad-hoc one."""
+"""Which parts of Proposition 1 a polynomial satisfies, decided by rigorous enclosures."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Iterations:
 
     Args:
         total: smallest T for which the explicit bound, at its best η and β, is at most the target.
-        bound: that bound, with the η and β that reach it.
+        bound: the bound at that T, with its η and β.
         order: the paper's 𝒪-terms of the iteration complexity (no constants), by name.
     """
 
@@ -115,7 +115,7 @@ def iterations_for(
 
 
 def check_schedule(lr_schedule: LrSchedule | None, nesterov: bool, constants: Constants) -> None:
-    """Raise unless a schedule is known and goes with the constants, and Nesterov with a schedule."""
+    """Raise ValueError for an unknown schedule, a schedule with the paper's constants, or Nesterov without schedule."""
     _checks.one_of("lr_schedule", lr_schedule, (None, *LR_SCHEDULES))
     if lr_schedule is None and nesterov:
         raise ValueError("nesterov needs a schedule, got lr_schedule = None: pass lr_schedule='constant'")

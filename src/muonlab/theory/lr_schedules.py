@@ -169,7 +169,7 @@ def schedule_terms(
     problem: ProblemConstants, *, rho: float, s: float, eta: float, beta: float, sums: ScheduleSums, nesterov: bool
 ) -> dict[str, float]:
     """Return the named terms of Corollary A1 at a peak rate."""
-    ahead = beta if nesterov else 1.0  # Nesterov's look-ahead lets go of one more power of β
+    ahead = beta if nesterov else 1.0  # Nesterov's look-ahead has one more power of β
     kept = math.sqrt((1 - beta) / (1 + beta))
     lag = ahead * beta / (1 - beta)
     current = math.sqrt(1 + 2 * beta - 2 * beta**3) if nesterov else 1.0

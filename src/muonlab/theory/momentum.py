@@ -1,4 +1,4 @@
-"""What momentum makes of the gradients, step by step: how old they are, and how much of their noise is kept.
+"""Age of the gradients in the momentum, and noise kept, step by step.
 
 ``M_t = b_t M_{t-1} + c_t G_t`` with ``b_t = β_t``, and ``c_t = 1`` (heavy ball) or ``1 - β_t`` (EMA). What is
 orthogonalized is ``Z_t = x_t G_t + y_t M_t``: the momentum itself, or Nesterov's look-ahead. Divided by the sum of its

@@ -361,8 +361,8 @@ BAD = [
     (lambda: made(spectrum=np.ones((3, 4))), ValueError, r"must have shape \(48, 96\), got \(3, 4\): pass"),
     (lambda: plan((2, 3), calibration=fake((3, 2))), ValueError, r"of shape \(2, 3\), got one of \(3, 2\)"),
     (lambda: plan((2, 3), calibration=0.1), TypeError, "calibration must be a Calibration, got 0.1: leave it out"),
-    (lambda: plan(Net(), spectrum=[1.0]), ValueError, "spectrum is of one shape, got it with a network: plan"),
-    (lambda: plan(Net(), calibration=fake((2, 2))), ValueError, "calibration is of one shape, got it with"),
+    (lambda: plan(Net(), spectrum=[1.0]), ValueError, "spectrum belongs to one shape, got one together with a network"),
+    (lambda: plan(Net(), calibration=fake((2, 2))), ValueError, "calibration belongs to one shape, got one"),
     (lambda: plan(nn.LayerNorm(4)), ValueError, "model must have a matrix for Muon, got none: print"),
 ]
 

@@ -350,7 +350,7 @@ def test_a_direction_that_the_orthogonalizer_does_not_compute_is_violated(wrong,
         assert found == pytest.approx({"descent": np.sum(M * O) / nuclear(M), "op_norm": operator(O)}, rel=1e-5)
     expected = "holds" if wrong == "right" else "violated"
     assert matrices(rec)[0]["status"] == event(rec, "whole")["status"] == expected
-    assert ("not what the group's orthogonalizer makes" in matrices(rec)[0]["reason"]) == (wrong != "right")
+    assert ("not the one that the group's orthogonalizer computes" in matrices(rec)[0]["reason"]) == (wrong != "right")
 
 
 def test_a_wrong_direction_of_half_precision_weights_is_violated(monkeypatch):

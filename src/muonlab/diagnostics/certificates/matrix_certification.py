@@ -107,7 +107,7 @@ def rounding_allowance(orthogonalizer: Orthogonalizer, given: Tensor, *, foreign
     """Return how far rounding may move a direction in the operator norm.
 
     Args:
-        orthogonalizer: what computes the direction.
+        orthogonalizer: the orthogonalizer that computes the direction.
         given: the matrix; for a foreign direction, that direction.
         foreign: whether other code computed the direction.
     """

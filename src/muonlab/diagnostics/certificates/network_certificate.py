@@ -21,12 +21,12 @@ class NetworkCertificate:
 
     Attributes:
         matrices: name → certificate.
-        what: what the matrices are: momentum buffers, gradients, weights.
+        what: the kind of the matrices: momentum buffers, look-aheads, gradients, weights.
         steps: name → c_l; matrices of length zero do not count in the whole (if all are, with the lengths at learning
             rate 1).
         descent: ``Σ_l c_l ⟨M_l, O_l⟩ / Σ_l c_l ‖M_l‖_*``.
         op_norm: ``max_l ‖O_l‖_op``.
-        alignment: their quotient.
+        alignment: ``descent/op_norm``.
         alignment_floor: alignment that every network of these shapes reaches; None if one of the matrices has no floor.
         rank: ``Σ_l min(m_l, n_l)``, the r of the theorem.
         not_covered: what the optimizer does that the theorems do not cover.

@@ -28,7 +28,7 @@ def decide(
         c: the measured numbers.
         sigma: the spectrum of the matrix.
         schedule: the steps; None for the exact polar factor.
-        prescale: their prescale.
+        prescale: the prescale of the steps.
         slack: allowed rounding of the direction in the operator norm.
     """
     if not sigma.finite or c.alignment != c.alignment:

@@ -88,7 +88,7 @@ class AutoSteps:
 
     Args:
         optimizer: a Muon or MuonWithAux.
-        target_alignment: what every matrix of a group has to reach, in (0, 1).
+        target_alignment: the alignment that every matrix of a group has to reach, in (0, 1).
         every: compute spectra at the first step and every so many after it.
         min_steps: fewest steps to choose.
         max_steps: most steps to choose; if none meets the target, the number with the best alignment is taken.

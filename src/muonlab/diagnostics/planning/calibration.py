@@ -223,7 +223,7 @@ def interleaved(
     With one thread on a CPU the clock is the thread's processor time.
 
     Args:
-        calls: what to time, by name.
+        calls: functions to time, by name.
         device: device to synchronize.
         budget: wall-clock seconds after which no further round starts.
         least_rounds: rounds in any case.

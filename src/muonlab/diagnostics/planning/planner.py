@@ -256,7 +256,7 @@ def plan(
     if model is not None:
         for name, value in (("spectrum", spectrum), ("calibration", calibration)):
             if value is not None:
-                raise ValueError(f"{name} is of one shape, got it with a network: plan each shape separately")
+                raise ValueError(f"{name} belongs to one shape, got one together with a network: plan each shape alone")
         plans = []
         for each, count in _matrix_shapes(model).items():
             timed = calibrate(each, dtype=dtype, device=device, recalibrate=recalibrate)

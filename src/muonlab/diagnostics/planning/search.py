@@ -120,7 +120,7 @@ class PlanSearch:
     Args:
         calibration: seconds, and the shape.
         spectra: singular values of each spectrum to judge on.
-        target: what a candidate has to reach.
+        target: the alignment or the error to reach.
         accuracies: which accuracies to try.
         dtype: dtype of the products.
     """

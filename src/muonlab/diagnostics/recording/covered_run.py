@@ -1,4 +1,4 @@
-"""Whether the theorems for one run cover it, step by step, and the bound for the run if they do."""
+"""Check step by step whether the theorems apply to a run, and return its bound if they do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATE_KEYS = ("from_zero", "history", "layers", "momentum_kind", "broken", "size
 
 
 class RecordedStep(NamedTuple):
-    """Descent, gain, length η and momentum β of one step of the whole network, and the pull of weight decay."""
+    """Descent, gain, length η and momentum β of one step of the network, and the pull of weight decay."""
 
     descent: float
     gain: float

@@ -28,7 +28,7 @@ Measure = Literal["spectrum", "exact", "bracket"]
 MEASURES: tuple[Measure, ...] = ("spectrum", "exact", "bracket")
 
 GRADIENT = "minibatch, as the optimizer got it (after clipping)"
-WRONG_DIRECTION = "the direction is not what the group's orthogonalizer makes of the matrix"
+WRONG_DIRECTION = "the direction is not the one that the group's orthogonalizer computes for the matrix"
 SKIPPED = "the parameter was skipped: its gradient is not finite, or makes the momentum overflow"
 _STEEP = 1e-3
 """Largest gap with which the optimizer's own direction, after two more steps, is used for a bracket."""
