@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from muonlab.theory import run_bound, trajectory_bound
+from muonlab.theory import run_bound, schedule_bound, trajectory_bound
 from muonlab.theory.momentum import momentum_trace
 from tests.paper.simulation import bowl, huber, run, svd_polar, wells
 
@@ -98,3 +98,18 @@ def test_a_single_noisy_run_exceeds_its_certificate_no_more_often_than_announced
         failures += float(np.sum(weights * one.gradients) / np.sum(weights)) > bound.total
         assert 0 < bound.terms["noise"] < math.inf
     assert failures <= failure * 40
+
+
+def test_the_rate_of_short_runs_needs_the_term_of_the_start():
+    """The least bound over η and β at p = 2 is at most a constant times the three terms; of two, or with T, it is not."""
+    of_three, of_two, of_faster = [], [], []
+    for LD, sigma, T in product(10.0 ** np.arange(-12, 3, 2), (0.1, 1.0, 10.0), (1, 10, 100, 10_000)):
+        given = {"L": math.sqrt(LD), "D": math.sqrt(LD), "sigma": sigma, "r": 1, "B": 1, "T": T, "alignment": 1.0}
+        keep = np.geomspace(1e-9, 1, 300)
+        least = min(schedule_bound(**given, nesterov=False, beta=1 - k).total for k in keep)
+        two = math.sqrt(LD / T) + math.sqrt(sigma) * (LD / T) ** 0.25
+        of_three.append(least / (two + sigma / math.sqrt(T)))
+        of_two.append(least / two)
+        of_faster.append(least / (two + sigma / T))
+    assert max(of_three) < 4
+    assert min(max(of_two), max(of_faster)) > 8
