@@ -101,7 +101,7 @@ def test_a_single_noisy_run_exceeds_its_certificate_no_more_often_than_announced
 
 
 def test_the_rate_of_short_runs_needs_the_term_of_the_start():
-    """The least bound over η and β at p = 2 is at most a constant times the three terms; of two, or with T, it is not."""
+    """The least bound over η and β at p = 2 is at most a constant times the three terms, and not times two of them."""
     of_three, of_two, of_faster = [], [], []
     for LD, sigma, T in product(10.0 ** np.arange(-12, 3, 2), (0.1, 1.0, 10.0), (1, 10, 100, 10_000)):
         given = {"L": math.sqrt(LD), "D": math.sqrt(LD), "sigma": sigma, "r": 1, "B": 1, "T": T, "alignment": 1.0}
