@@ -8,6 +8,9 @@ momentum and, for B and C, weight decay. ``least`` is the least quotient of righ
 - ``expectation``: constants fixed in advance, noise of two points and six steps. All 64 outcomes are computed, so the
   expectation is exact.
 
+With weight decay the last two kinds compare the average of the gradient norms where Theorem B bounds it, else the
+Frank-Wolfe gap; ``compared`` counts these, and the gaps that were not positive, which have no quotient.
+
     OMP_NUM_THREADS=1 python benchmarks/trajectory.py            # about eleven minutes
     OMP_NUM_THREADS=1 python benchmarks/trajectory.py --quick    # 30 configurations each
 """
@@ -20,7 +23,7 @@ import math
 import sys
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -90,7 +93,19 @@ def pareto(scale: float) -> Any:
     return lambda rng, G: scale * rng.choice([-1, 1]) * (1 + rng.pareto(INDEX)) * np.eye(*G.shape) / math.sqrt(R)
 
 
-def quotients(c: dict[str, Any], theorem: str, seeds: int) -> tuple[float, float]:
+class Comparison(NamedTuple):
+    """The quotient of a bound and what it bounds, and which quantity that was."""
+
+    quotient: float
+    compared: Literal["gradient norms", "gap", "gap, not positive", "both sides"]
+
+
+def of_gap(bound: float, gap: float) -> Comparison:
+    """Compare a bound on the Frank-Wolfe gap with the gap."""
+    return Comparison(bound / gap, "gap") if gap > 0 else Comparison(math.inf, "gap, not positive")
+
+
+def quotients(c: dict[str, Any], theorem: str, seeds: int) -> tuple[float, Comparison]:
     """Return the least quotient right/left over the runs, and that of the bound and the mean over them."""
     name, objective, etas, decay = c["direction"], c["objective"], c["etas"], c["decay"]
     direction = direction_of(c)
@@ -119,14 +134,14 @@ def quotients(c: dict[str, Any], theorem: str, seeds: int) -> tuple[float, float
     weights = np.array(bound.weights)
     if bound.status == "applies":
         mean = float(np.mean([np.sum(weights * one.gradients) / np.sum(weights) for one in runs]))
-        return pathwise, bound.total / mean
+        return pathwise, Comparison(bound.total / mean, "gradient norms")
     assert bound.gap is not None
     gap = float(np.mean([np.sum(etas * (rho * one.gradients + decay * one.inward)) / np.sum(etas) for one in runs]))
-    return pathwise, bound.gap.bound / gap if gap > 0 else math.inf
+    return pathwise, of_gap(bound.gap.bound, gap)
 
 
-def exact_quotient(c: dict[str, Any], theorem: str, chance: float) -> float:
-    """Return the quotient of the bound and the expectation over all outcomes of noise of two points.
+def exact_quotient(c: dict[str, Any], theorem: str, chance: float) -> Comparison:
+    """Compare the bound with the expectation over all outcomes of noise of two points.
 
     The noise is ``(1 - chance) a I/√r`` with probability ``chance``, else ``-chance a I/√r``, where a is the size
     ``c["sigma"]``.
@@ -147,17 +162,18 @@ def exact_quotient(c: dict[str, Any], theorem: str, chance: float) -> float:
             **constants, T=EXACT, alignment=rho / gain, op_norm=gain, lr_schedule=c["lr_schedule"],
             nesterov=c["nesterov"], eta=c["peak"], beta=float(betas[0]),
         )  # fmt: skip
-        return bound.total / float(odds @ (nuclear @ etas) / np.sum(etas))
+        return Comparison(bound.total / float(odds @ (nuclear @ etas) / np.sum(etas)), "gradient norms")
     trajectory = trajectory_bound(
         **constants, etas=etas, betas=betas, rho=rho, s=gain, weight_decay=decay,
         weight_norm=float(np.linalg.norm(c["start"], 2)), tail=tail, **form,
     )  # fmt: skip
     if trajectory.status == "applies":
         weights = np.array(trajectory.weights)
-        return trajectory.total / float(odds @ (nuclear @ weights) / np.sum(weights))
+        average = float(odds @ (nuclear @ weights) / np.sum(weights))
+        return Comparison(trajectory.total / average, "gradient norms")
     assert trajectory.gap is not None
     gap = float(odds @ ((rho * nuclear + decay * inward) @ etas) / np.sum(etas))
-    return trajectory.gap.bound / gap if gap > 0 else math.inf
+    return of_gap(trajectory.gap.bound, gap)
 
 
 def every_outcome(
@@ -187,14 +203,15 @@ def of_schedule(c: dict[str, Any], rng: np.random.Generator, steps: int) -> dict
     return {**c, "lr_schedule": name, "peak": peak, "etas": peak * schedule_factors(name, steps), "betas": betas}
 
 
-def simulated(theorem: str, configurations: int) -> dict[str, list[float]]:
-    """Return the quotients of every configuration, by kind of comparison."""
-    found: dict[str, list[float]] = {}
+def simulated(theorem: str, configurations: int) -> dict[str, list[Comparison]]:
+    """Return the comparisons of every configuration, by kind."""
+    found: dict[str, list[Comparison]] = {}
     if theorem != "A1":
         rng = np.random.default_rng(ord(theorem))
         seeds = 24 if theorem == "C" else 8
         pairs = [quotients(configuration(rng, theorem), theorem, seeds) for _ in range(configurations)]
-        found["run"], found["mean over seeds"] = ([pair[i] for pair in pairs] for i in (0, 1))
+        found["run"] = [Comparison(least, "both sides") for least, _ in pairs]
+        found["mean over seeds"] = [comparison for _, comparison in pairs]
     rng = np.random.default_rng([*theorem.encode(), EXACT])
     found["expectation"] = []
     for _ in range(configurations):
@@ -206,6 +223,23 @@ def simulated(theorem: str, configurations: int) -> dict[str, list[float]]:
     return found
 
 
+def summary(comparisons: list[Comparison]) -> dict[str, Any]:
+    """Return counts, violations and the least and the median quotient, and how often which quantity was compared."""
+    values = np.array([comparison.quotient for comparison in comparisons])
+    names = sorted({comparison.compared for comparison in comparisons})
+    of = {name: [c.quotient for c in comparisons if c.compared == name] for name in names}
+    return {
+        "configurations": len(comparisons),
+        "violations": int(np.sum(values < 1 - 1e-9)),
+        "least": float(np.min(values)),
+        "median": float(np.median(values)),
+        "compared": {
+            name: {"configurations": len(found), "least": min(found) if min(found) < math.inf else None}
+            for name, found in of.items()
+        },
+    }
+
+
 def main() -> None:
     """Print the least quotients of every theorem."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -214,13 +248,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     for theorem in ("A", "A1", "B", "C"):
         found[theorem] = {
-            kind: {
-                "configurations": configurations,
-                "violations": int(np.sum(np.array(values) < 1 - 1e-9)),
-                "least": float(np.min(values)),
-                "median": float(np.median(values)),
-            }
-            for kind, values in simulated(theorem, configurations).items()
+            kind: summary(comparisons) for kind, comparisons in simulated(theorem, configurations).items()
         }
         print(theorem, file=sys.stderr, flush=True)
     print(json.dumps({"steps": T, "theorems": found}, indent=1))

@@ -122,6 +122,84 @@ def test_the_program_on_other_analyses_computes_ordered_factors():
             assert_ordered(found)
 
 
+@pytest.mark.slow
+def test_the_program_on_trajectories_finds_no_violation():
+    for theorem, kinds in run("trajectory.py")["theorems"].items():
+        for kind, found in kinds.items():
+            assert found["violations"] == 0, (theorem, kind)
+            assert found["configurations"] == 30 == sum(part["configurations"] for part in found["compared"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.data("mnist")
+def test_the_certificate_of_a_run_applies_and_bounds_the_gradients_that_were_measured():
+    found = run("run_certificate.py")
+    for bound in found["certificate"].values():
+        assert bound["status"] == "applies"
+        assert bound["total"] > found["gradient norm, every tenth step"]["mean"]
+        assert sum(bound["terms"].values()) == pytest.approx(bound["total"])
+        assert bound["gap"]["nonnegative"]
+    assert (found["last step"]["status"], found["last step"]["not covered"]) == ("holds", [])
+
+
+@pytest.mark.slow
+def test_the_attack_finds_no_share_above_one_and_the_terms_of_the_library():
+    found = run("attack_bounds.py")
+    assert 0.9 < found["largest"] <= 1 + 1e-9
+    assert len(found["shares"]) == 6
+
+
+def test_the_tables_of_the_certificate_of_a_run_are_those_of_its_result():
+    report = result("run_certificate.json")
+    noisy, silent = report["certificate"]["with noise"], report["certificate"]["noise left out"]
+    rows = [
+        *((name, f"{noisy['terms'][name]:.2f}") for name in ("descent", "curvature")),
+        ("drift", f"{noisy['terms']['drift']:.1f}"),
+        ("noise (95 %)", f"{noisy['terms']['noise']:.1f}"),
+        ("bound on the weighted average of the gradient norm", f"{noisy['total']:.1f}"),
+        ("without the noise term", f"{silent['total']:.1f}"),
+        ("Frank–Wolfe gap, nonnegative", f"{noisy['gap']['bound']:.1f}"),
+    ]
+    table = "\n".join(["| term | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+    paper = "\n".join(f"{name} & {value} \\\\" for name, value in rows[:5])
+    norms, losses = report["gradient norm, every tenth step"], report["loss on the training set"]
+    start, end = (f"{loss:.3f}" for loss in losses)
+    measured = f"{norms['mean']:.2f} on average", f"{norms['least']:.2f} at least"
+    for name in ("docs/log.md", "docs/guides/reading-a-certificate.md"):
+        page = " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        assert " ".join(table.split()) in page, name
+        assert f"L = {report['estimates']['L']:.1f} and σ = {report['estimates']['sigma']:.1f}" in page, name
+        assert start in page, name
+        assert end in page, name
+        assert measured[0] in page, name
+    tex = (ROOT / "docs" / "paper" / "main.tex").read_text(encoding="utf-8")
+    assert paper.replace("95 %", "95\\,\\%") in tex
+    assert f"from {start} to {end}" in tex
+    assert (noisy["status"], silent["status"]) == ("applies", "applies")
+
+
+def test_the_least_quotients_of_trajectories_and_what_was_compared_are_printed_as_committed():
+    found = result("trajectory.json")["theorems"]
+    log = " ".join((ROOT / "docs" / "log.md").read_text(encoding="utf-8").split())
+    assert {part["violations"] for kinds in found.values() for part in kinds.values()} == {0}
+    cells = {
+        "Theorem A": ["1.00008", "1.002", "1.17"], "Corollary A1": ["", "", "1.28"],
+        "Theorem B": ["1.0003", "1.25", "1.25"], "Theorem C": ["1.005", "1.45", "1.18"],
+    }  # fmt: skip
+    for name, printed_cells in cells.items():
+        assert " ".join(f"| {' | '.join([name, *printed_cells])} |".split()) in log, name
+        for kind, cell in zip(("run", "mean over seeds", "expectation"), printed_cells, strict=True):
+            if cell:
+                digits = len(cell.split(".")[1])
+                assert f"{found[name.split()[1]][kind]['least']:.{digits}f}" == cell, (name, kind)
+    seeds, exact = (found["B"][kind]["compared"] for kind in ("mean over seeds", "expectation"))
+    counts = [part[name]["configurations"] for part in (seeds, exact) for name in ("gradient norms", "gap")]
+    assert "in {} and by the Frank–Wolfe gap in {}, the exact expectation in {} and {}".format(*counts) in log
+    assert set(seeds) == set(exact) == {"gradient norms", "gap"}
+    of_c = [found["C"][kind]["compared"]["gap"]["configurations"] for kind in ("mean over seeds", "expectation")]
+    assert "{} and {} were compared by the gap".format(*of_c) in log
+
+
 def assert_ordered(found):
     """1/alignment is at most every other factor, and largest over smallest singular value at most the additive one."""
     assert found["alignment"] * (1 + 1e-9) >= 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from muonlab.theory import alignment_bound, muon_bound, sgdm_bound
+from muonlab.theory.momentum import momentum_trace
 from tests.paper.simulation import gaussian
 
 SAMPLES = ((Fraction(3), Fraction(-1), Fraction(0)), (Fraction(-1), Fraction(2), Fraction(1)),
@@ -72,3 +73,22 @@ def test_the_noise_term_of_muon_without_momentum_is_twice_the_nuclear_noise_of_a
     expected = 2 * 3.0 * math.sqrt(5 / 4)
     assert muon_bound(constants="paper", **given).terms["noise"] == pytest.approx(expected, rel=1e-12, abs=0.0)
     assert muon_bound(constants="sharp", **given).terms["noise"] == pytest.approx(expected, rel=1e-12, abs=0.0)
+
+
+def test_independent_batches_keep_the_noise_that_is_claimed_and_a_shuffled_epoch_keeps_more():
+    """Two samples with errors ``±cos(πw/η)``, a first step of length η: without replacement both have one sign."""
+    beta, eta = 0.9, 0.3
+    trace = momentum_trace(np.zeros(2), np.full(2, beta), momentum_form="heavy_ball", nesterov=False)
+    claimed = float(trace.noise[1] ** 2)  # σ = 1
+    weights = np.array([beta, 1.0]) / (1 + beta)
+
+    def second_moment(second_of):
+        found = []
+        for first in (1, -1):  # the sample whose error at 0 is this; its step leads to -first·η
+            errors = [[first, second * math.cos(math.pi * -first * eta / eta)] for second in second_of(first)]
+            found.append(np.mean([(weights @ pair) ** 2 for pair in errors]))
+        return float(np.mean(found))
+
+    assert second_moment(lambda _: [1, -1]) == pytest.approx(claimed)
+    assert second_moment(lambda first: [-first]) == pytest.approx(1.0)
+    assert claimed < 0.51
