@@ -84,6 +84,9 @@ PRODUCTS = ("tests/orthogonalize/test_products.py",)
 POLAR = ("tests/orthogonalize/test_polar.py",)
 OWN = "tests/lab/own/test_own_study.py"
 OPTIMA = ("tests/lab/test_optima.py",)
+MATRIX = ("tests/diagnostics/certificates/test_matrix_certification.py", "-k", "floor")
+NETWORK = ("tests/diagnostics/certificates/test_network_certificate.py",)
+GUARANTEE = ("tests/diagnostics/planning/test_autosteps.py", "-k", "guarantee")
 PRESCALES = ("tests/paper/test_definition_4.py", "tests/paper/test_remark_1.py")
 
 MUTANTS = (
@@ -168,6 +171,16 @@ MUTANTS = (
             ("momentum.py", "gamma**tail * kept + (1 - gamma) ** tail", "gamma**tail"),
         )
     ),
+    Mutant("theory", "theory/trajectory.py", "if right < 0 and (", "if right < -1e9 and (", TRAJECTORY),
+    Mutant("theory", "theory/trajectory.py", "if weight_norm is None:", "if weight_norm == -1:", TRAJECTORY),
+    Mutant(
+        "theory",
+        "theory/lr_schedules.py",
+        "* lag / sums.total",
+        "* lag * ahead / sums.total",
+        (*TRAJECTORY, "-k", "start"),
+    ),
+    Mutant("theory", "theory/floor.py", "return 2 / (1 + math.sqrt(", "return 2 / (0 + math.sqrt(", MATRIX),
     Mutant("theory", "theory/iterations.py", "if tried.total <= target:", "if tried.total >= target:", ITERATIONS),
     Mutant("theory", "theory/cost.py", "2 * q * (kappa + 1) * m * m * n", "2 * q * kappa * m * m * n", COST),
     Mutant(
@@ -271,6 +284,26 @@ MUTANTS = (
         "enough[0] if enough",
         "enough[-1] if enough",
         ("tests/diagnostics/planning/test_autosteps.py",),
+    ),
+    Mutant("diagnostics", "diagnostics/planning/autosteps.py", "        self._note_used()\n", "", GUARANTEE),
+    Mutant(
+        "diagnostics", "diagnostics/planning/autosteps.py", "return descent - rounding,", "return descent,", GUARANTEE
+    ),
+    Mutant("diagnostics", "diagnostics/certificates/coverage.py", "bits < 32", "bits < 16", NETWORK),
+    Mutant(
+        "diagnostics",
+        "diagnostics/certificates/network_certificate.py",
+        'return "holds" if self.reduced_descent > 0',
+        'return "holds" if self.alignment > 0',
+        NETWORK,
+    ),
+    Mutant("diagnostics", "diagnostics/weight_decay.py", "(descent * norm + inward)", "(norm + inward)", NETWORK),
+    Mutant(
+        "diagnostics",
+        "diagnostics/recording/covered_run.py",
+        "rel_tol=_SAME_WEIGHTS",
+        "rel_tol=1e-3",
+        ("tests/diagnostics/recording/test_recorder.py", "-k", "from_the_start"),
     ),
     Mutant("lab", "lab/runner/timing.py", "> QUIET:", ">= 2 * QUIET:", ("tests/lab/runner/test_timing.py",)),
     Mutant(
