@@ -146,7 +146,7 @@ def report(
             "status": certificate.status,
             "what": certificate.what,
             "reduced descent": certificate.reduced_descent,
-            "gap": certificate.gap,
+            "present gap": certificate.present_gap,
             "not covered": certificate.not_covered,
             "assumed": certificate.assumed,
         },

@@ -145,8 +145,8 @@ def test_the_certificate_of_a_run_applies_and_bounds_the_gradients_that_were_mea
 @pytest.mark.slow
 def test_the_attack_finds_no_share_above_one_and_the_terms_of_the_library():
     found = run("attack_bounds.py")
-    assert 0.9 < found["largest"] <= 1 + 1e-9
-    assert len(found["shares"]) == 6
+    assert (found["above one"], len(found["shares"])) == (0, 6)
+    assert 0.9 < found["largest"] <= 1 + 1e-6
 
 
 def test_the_tables_of_the_certificate_of_a_run_are_those_of_its_result():

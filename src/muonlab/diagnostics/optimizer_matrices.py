@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from muonlab.optim import Muon, MuonWithAux
+from muonlab.optim.distributed.tensors import whole
 from muonlab.optim.options import named_params
 from muonlab.optim.scaling import SCALES
 from muonlab.optim.views import matrix_blocks, parse_view, split_tensor
@@ -30,6 +31,12 @@ def parameters_of(muon: Muon) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
     for g, group in enumerate(muon.param_groups):
         for i, (name, p) in enumerate(named_params(group)):
             yield name if group.get("param_names") else f"group {g}, parameter {i}", p, group
+
+
+def present_gradient(p: Tensor) -> Tensor | None:
+    """Return the gradient of a parameter, gathered whole; None also for zeros, as ``set_to_none=False`` leaves them."""
+    G = None if p.grad is None else whole(p.grad.detach())
+    return None if G is None or not bool(G.any()) else G
 
 
 class MatrixSlice(NamedTuple):

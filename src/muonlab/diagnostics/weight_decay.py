@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from muonlab.diagnostics.matrix_spectra import inner, operator_norm, spectrum
-from muonlab.diagnostics.optimizer_matrices import matrix_slices, parameters_of, step_length
+from muonlab.diagnostics.optimizer_matrices import matrix_slices, parameters_of, present_gradient, step_length
 from muonlab.optim import Muon
 from muonlab.optim.distributed.tensors import whole
 
@@ -25,14 +26,22 @@ def decay_pull(muon: Muon, weights: Mapping[Tensor, Tensor] | None = None) -> fl
     network (docs/theory/theorem-b.md). In distributed training it is a collective call.
     """
     pulls = [0.0]
-    for name, p, group in parameters_of(muon):
-        if not group["weight_decay"] or not p.numel():
+    for name, p, group in _moving(muon):
+        if not group["weight_decay"]:
             continue
         W = whole(p.detach() if weights is None else weights[p])
         for part, shape in matrix_slices(name, p.shape, group):
             unit = step_length({**group, "lr": 1.0}, *shape)
             pulls.append(float(group["weight_decay"]) * operator_norm(part.select(W)) / unit)
     return max(pulls) if any(group["weight_decay"] for group in muon.param_groups) else None
+
+
+def _moving(muon: Muon) -> Iterator[tuple[str, Tensor, Mapping[str, Any]]]:
+    """Yield name, parameter and group of all that a step moves; all at learning rate 1 if every rate is zero."""
+    at_rest = not any(float(group["lr"]) for group in muon.param_groups)
+    for name, p, group in parameters_of(muon):
+        if p.numel() and (at_rest or float(group["lr"])):
+            yield name, p, {**group, "lr": 1.0} if at_rest else group
 
 
 @torch.no_grad()
@@ -47,20 +56,14 @@ def frank_wolfe_gap(muon: Muon, descent: float) -> float | None:
         muon: the optimizer; η is the length of its longest step, at learning rate 1 if all are zero.
         descent: ρ.
     """
-    at_rest = not any(float(group["lr"]) for group in muon.param_groups)
     longest = norm = inward = 0.0
-    for name, p, group in parameters_of(muon):
-        lr = 1.0 if at_rest else float(group["lr"])
-        if not p.numel() or not lr:
-            continue
-        if p.grad is None:
-            return None
-        G, W = whole(p.grad.detach()), whole(p.detach())
-        if not bool(G.any()):
+    for name, p, group in _moving(muon):
+        G, W = present_gradient(p), whole(p.detach())
+        if G is None:
             return None
         for part, shape in matrix_slices(name, p.shape, group):
-            length, M = step_length({**group, "lr": lr}, *shape), part.select(G)
+            length, M = step_length(group, *shape), part.select(G)
             longest = max(longest, length)
             norm += length * spectrum(M).nuclear
-            inward += lr * float(group["weight_decay"]) * float(inner(M, part.select(W)))
+            inward += float(group["lr"]) * float(group["weight_decay"]) * float(inner(M, part.select(W)))
     return (descent * norm + inward) / longest if longest else None

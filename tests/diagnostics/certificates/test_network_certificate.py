@@ -272,7 +272,15 @@ def test_weight_decay_reduces_the_descent_by_the_norm_of_the_weights_or_leaves_t
     assert f"Weight decay reduces the descent from {n.descent:.4g} to {n.descent - n.pull:.4g}." in str(n)
     assert n.to_dict()["reduced_descent"] == pytest.approx(n.reduced_descent)
     without = certify(stepped(Muon([parameter(4, 6)])))
-    assert (without.pull, without.gap, without.reduced_descent) == (None, None, without.descent)
+    assert (without.pull, without.present_gap, without.reduced_descent) == (None, None, without.descent)
+
+
+def test_a_matrix_that_does_not_move_does_not_pull():
+    still, moving = parameter(4, 6), parameter(3, 3)
+    groups = [{"params": [still], "lr": 0.0, "weight_decay": 9.0}, {"params": [moving], "weight_decay": 0.01}]
+    n = certify(stepped(Muon(groups, scale="none")))
+    assert n.pull == pytest.approx(0.01 * operator(moving), rel=1e-6)
+    assert n.status == "holds"
 
 
 def test_where_decay_pulls_more_than_the_steps_descend_the_gap_is_given_with_its_sign():
@@ -291,15 +299,15 @@ def test_where_decay_pulls_more_than_the_steps_descend_the_gap_is_given_with_its
         for p, rate, decay, scale in zip((a, b), rates, decays, scales, strict=True):
             norm += rate * scale / longest * nuclear(p.grad)
             inward += rate * decay / longest * float((p.grad * p).sum().detach())
-        assert n.gap == pytest.approx(n.descent * norm + inward, rel=1e-6)
-        assert (n.gap > 0) == (sign > 0)
+        assert n.present_gap == pytest.approx(n.descent * norm + inward, rel=1e-6)
+        assert (n.present_gap > 0) == (sign > 0)
         assert (n.status, n.reduced_descent < 0) == ("not_applicable", True)
-        assert f"gradient norms are not bounded, only the Frank-Wolfe gap is (it is {n.gap:.4g} now" in n.reason
+        assert f"gradient norms are not bounded, only the Frank-Wolfe gap is (it is {n.present_gap:.4g} now" in n.reason
         assert ("negative: a small bound" in str(n)) == (sign < 0)
-        assert json.loads(json.dumps(n.to_dict(), allow_nan=False))["gap"] == n.gap
+        assert json.loads(json.dumps(n.to_dict(), allow_nan=False))["present_gap"] == n.present_gap
         b.grad.zero_()
         blind = certify(optimizer)
-        assert (blind.status, blind.gap) == ("not_applicable", None)
+        assert (blind.status, blind.present_gap) == ("not_applicable", None)
         assert "its value needs the gradients" in blind.reason
 
 
@@ -340,7 +348,7 @@ def test_learning_rates_of_zero_keep_the_pair_of_norms_of_the_scale_rule():
     assert len(set(found[0].steps.values())) == 2
     for n in found[1:]:
         assert n.steps == pytest.approx(found[0].steps)
-        numbers = [(c.status, c.descent, c.alignment, c.pull, c.gap) for c in (found[0], n)]
+        numbers = [(c.status, c.descent, c.alignment, c.pull, c.present_gap) for c in (found[0], n)]
         assert numbers[0][1:] == pytest.approx(numbers[1][1:], rel=1e-9)
         assert n.status == "holds"
 

@@ -15,7 +15,7 @@ from muonlab.diagnostics.certificates.certificate import Certificate
 from muonlab.diagnostics.certificates.coverage import ASSUMED, not_covered_by, uncovered_options
 from muonlab.diagnostics.certificates.matrix_certification import certify_matrix
 from muonlab.diagnostics.certificates.network_certificate import NetworkCertificate
-from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, parameters_of, step_length
+from muonlab.diagnostics.optimizer_matrices import matrix_slices, muon_of, parameters_of, present_gradient, step_length
 from muonlab.diagnostics.weight_decay import decay_pull, frank_wolfe_gap
 from muonlab.optim import NewtonSchulz, split_params
 from muonlab.optim.distributed.tensors import whole
@@ -170,7 +170,7 @@ def _certify_momenta(optimizer: Optimizer) -> NetworkCertificate:
     kinds: Counter[str] = Counter()
     for name, p, group in parameters_of(muon):
         M = whole(muon.state[p][BUFFER])
-        G = _gradient(p)
+        G = present_gradient(p)
         if group["nesterov"] and G is not None:
             kinds["look-aheads of the present gradients and momenta"] += 1
             M = _look_ahead(M, G, group)
@@ -181,13 +181,7 @@ def _certify_momenta(optimizer: Optimizer) -> NetworkCertificate:
     network = certify_matrices(matrices, what=what, not_covered=not_covered_by(optimizer))
     pull = decay_pull(muon)
     gap = None if pull is None else frank_wolfe_gap(muon, network.descent)
-    return replace(network, assumed=ASSUMED, pull=pull, gap=gap)
-
-
-def _gradient(p: Tensor) -> Tensor | None:
-    """Return the gradient of a parameter; None also for zeros, which ``zero_grad(set_to_none=False)`` leaves."""
-    G = None if p.grad is None else whole(p.grad.detach())
-    return None if G is None or not bool(G.any()) else G
+    return replace(network, assumed=ASSUMED, pull=pull, present_gap=gap)
 
 
 def _look_ahead(M: Tensor, G: Tensor, group: Mapping[str, Any]) -> Tensor:

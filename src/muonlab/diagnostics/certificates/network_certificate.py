@@ -32,8 +32,8 @@ class NetworkCertificate:
         not_covered: what the optimizer does that the theorems do not cover.
         assumed: what they assume that the optimizer does not show; empty if no optimizer was certified.
         pull: with weight decay, ``λ ‖W‖`` of the present weights in the norm of the network; else None.
-        gap: with weight decay and gradients, ``ρ ‖G‖_* + λ ⟨G, W⟩`` of the present (minibatch) gradients and weights,
-            which is λ times their Frank-Wolfe gap over ``‖W‖ ≤ ρ/λ``; outside of that ball it may be negative.
+        present_gap: with weight decay and gradients, ``ρ ‖G‖_* + λ ⟨G, W⟩`` of the present (minibatch) gradients and
+            weights, which is λ times their Frank-Wolfe gap over ``‖W‖ ≤ ρ/λ``; outside of that ball it may be negative.
     """
 
     matrices: Mapping[str, Certificate]
@@ -42,7 +42,7 @@ class NetworkCertificate:
     not_covered: tuple[str, ...]
     assumed: tuple[str, ...] = ()
     pull: float | None = None
-    gap: float | None = None
+    present_gap: float | None = None
     descent: float = field(init=False)
     op_norm: float = field(init=False)
     alignment: float = field(init=False)
@@ -118,7 +118,7 @@ class NetworkCertificate:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can hold; numbers that are not finite become None."""
         names = ("what", "status", "reason", "descent", "op_norm", "alignment", "alignment_floor", "factor", "rank")
-        decay = ("pull", "reduced_descent", "gap")
+        decay = ("pull", "reduced_descent", "present_gap")
         whole = {name: getattr(self, name) for name in (*names, "not_covered", "assumed", *decay)}
         matrices = [c.to_dict() | {"name": name, "step": self.steps[name]} for name, c in self.matrices.items()]
         plain: dict[str, Any] = text.plain({**whole, "matrices": matrices})

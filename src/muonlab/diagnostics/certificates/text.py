@@ -133,12 +133,12 @@ def network(n: NetworkCertificate) -> str:
 
 def only_the_gap(n: NetworkCertificate) -> str:
     """Say that weight decay leaves a bound on the Frank-Wolfe gap alone, with its value (docs/theory/theorem-b.md)."""
-    if n.gap is None:
+    if n.present_gap is None:
         value = "its value needs the gradients"
-    elif n.gap < 0:
-        value = f"it is {number(n.gap)} now, negative: a small bound does not mean a small gradient"
+    elif n.present_gap < 0:
+        value = f"it is {number(n.present_gap)} now, negative: a small bound does not mean a small gradient"
     else:
-        value = f"it is {number(n.gap)} now"
+        value = f"it is {number(n.present_gap)} now"
     return (
         f"weight decay pulls by {number(n.pull)} (lambda times the norm of the weights), no less than the descent "
         f"{number(n.descent)}: gradient norms are not bounded, only the Frank-Wolfe gap is ({value})"
