@@ -178,6 +178,26 @@ def test_the_tables_of_the_certificate_of_a_run_are_those_of_its_result():
     assert (noisy["status"], silent["status"]) == ("applies", "applies")
 
 
+def test_the_shares_that_the_attack_found_are_printed_as_committed():
+    report, log = result("attack_bounds.json"), (ROOT / "docs" / "log.md").read_text(encoding="utf-8")
+    assert (report["above one"], report["largest"] - 1 < 6e-9) == (0, True)
+    least = {
+        name: {term: min(form[term] for form in forms.values()) for term in next(iter(forms.values()))}
+        for name, forms in report["shares"].items()
+    }
+    names = {"A, run": "A, one run", "B, run": "B, one run", "B, expectation": "B, expectation",
+             "A, expectation": "A, expectation, `f(W_0) − E f(W_T)` for D"}  # fmt: skip
+    for key, name in names.items():
+        cells = [f"{least[key][term]:.4f}" for term in ("curvature", "drift", "noise")]
+        past = f"{least[key]['past noise']:.2f}".replace("-", "−") if "past noise" in least[key] else ""
+        assert " ".join(f"| {' | '.join([name, *cells, past])} |".split()) in " ".join(log.split()), name
+        assert min(least[key][term] for term in ("curvature", "drift", "noise")) > 0.998
+    assert f"| A1 | {least['A1']['curvature']:.4f} | {least['A1']['drift']:.2f} | | |" in log
+    assert f"{report['shares']['A, expectation']['ema']['past noise']:.3f} with an average of" in log
+    lemma = [f"{found['constant']:.2f}" for found in report["shares"]["C, lemma"].values()]
+    assert "{}, {} and {} at p = 1.2, 1.5, 1.8".format(*lemma) in log
+
+
 def test_the_least_quotients_of_trajectories_and_what_was_compared_are_printed_as_committed():
     found = result("trajectory.json")["theorems"]
     log = " ".join((ROOT / "docs" / "log.md").read_text(encoding="utf-8").split())
@@ -195,6 +215,8 @@ def test_the_least_quotients_of_trajectories_and_what_was_compared_are_printed_a
     seeds, exact = (found["B"][kind]["compared"] for kind in ("mean over seeds", "expectation"))
     counts = [part[name]["configurations"] for part in (seeds, exact) for name in ("gradient norms", "gap")]
     assert "in {} and by the Frank–Wolfe gap in {}, the exact expectation in {} and {}".format(*counts) in log
+    tex = (ROOT / "docs" / "paper" / "main.tex").read_text(encoding="utf-8")
+    assert f"in {counts[0]} and {counts[2]} configurations" in tex
     assert set(seeds) == set(exact) == {"gradient norms", "gap"}
     of_c = [found["C"][kind]["compared"]["gap"]["configurations"] for kind in ("mean over seeds", "expectation")]
     assert "{} and {} were compared by the gap".format(*of_c) in log
