@@ -20,7 +20,7 @@ def test_a_cpu_passes_in_every_dtype_and_both_parts_are_timed():
     checked = {(row["what"], row["dtype"]) for row in report["correct"]}
     dtypes = ("float64", "float32", "float16", "bfloat16")
     assert checked >= {(what, dtype) for what in ("products", "orthogonalized matrices") for dtype in dtypes}
-    assert all(0 < row["error"] <= row["allowed"] for row in report["correct"])
+    assert all(0 <= row["error"] <= row["allowed"] for row in report["correct"])
     step = report["times"][1]
     assert set(step["median_ms"]) >= {"muonlab", "muonlab, as torch.optim.Muon"}
     assert {*step["median_ms"], *report["left_out"]} >= {"torch.optim.Muon", "muon-optimizer", "optimuon"}
