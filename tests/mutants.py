@@ -449,8 +449,8 @@ MUTANTS = (
     Mutant(
         "optim",
         "optim/step.py",
-        'key = (piece.group["orthogonalizer"], block.matrices,',
-        "key = (block.matrices,",
+        'key = (piece.group["orthogonalizer"], shape,',
+        "key = (shape,",
         (
             "tests/optim/test_muon.py::test_equal_shapes_of_different_groups_share_a_batch_unless_orthogonalized_differently",
         ),
@@ -573,9 +573,41 @@ MUTANTS = (
     Mutant(
         "optim",
         "optim/layout.py",
-        "size = -(-len(matrices) // _DEVICE_STACKS)",
-        "size = 1",
-        ("tests/optim/test_muon.py::test_on_a_device_a_batch_is_four_calls_however_many_its_matrices",),
+        'return CPU_CHUNK_BYTES if device.type == "cpu" else DEVICE_CHUNK_BYTES',
+        "return CPU_CHUNK_BYTES",
+        (
+            "tests/optim/test_muon.py::test_on_a_device_the_matrices_of_a_shape_and_its_transpose_are_one_call_up_to_a_number_of_bytes",
+        ),
+    ),
+    Mutant(
+        "optim",
+        "optim/stack.py",
+        "first = used[is_tall]",
+        "first = used[False]",
+        (
+            "tests/optim/test_muon.py::test_on_a_device_the_matrices_of_a_shape_and_its_transpose_are_one_call_up_to_a_number_of_bytes",
+        ),
+    ),
+    Mutant(
+        "optim",
+        "optim/stack.py",
+        "        self._workspace.give(*self._taken)\n",
+        "",
+        ("tests/optim/test_capture.py::test_a_capturable_step_reads_and_allocates_nothing_after_the_first",),
+    ),
+    Mutant(
+        "optim",
+        "optim/capture.py",
+        "lr.device != p.device",
+        "lr.device == p.device",
+        ("tests/optim/test_capture.py::test_a_step_that_would_not_repeat_in_a_graph_is_refused_with_the_way_out",),
+    ),
+    Mutant(
+        "diagnostics",
+        "diagnostics/benchmarking/timing.py",
+        "statistics.median(a / b for a, b in zip(times",
+        "statistics.median(b / a for a, b in zip(times",
+        ("tests/diagnostics/benchmarking/test_bench.py::test_the_ratio_is_that_of_the_side_over_muonlab",),
     ),
     Mutant(
         "optim",
@@ -636,7 +668,7 @@ MUTANTS = (
     Mutant(
         "orthogonalize",
         "orthogonalize/workspace.py",
-        "if kept.is_contiguous() and kept.stride()[-2:] in ((1,), (kept.shape[-1], 1)):",
+        "if kept.is_contiguous() and kept.stride()[-2:] in ((), (1,), (*kept.shape[-1:], 1)):",
         "if kept.is_contiguous():",
         ("tests/optim/test_muon.py::test_a_step_leaves_no_trace_in_the_bits_of_steps_of_other_optimizers",),
     ),

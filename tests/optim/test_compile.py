@@ -127,6 +127,19 @@ def test_a_compiled_step_skips_a_bad_gradient_without_compiling_again():
     assert_same(actual, path(build, None, bad=2))
 
 
+def test_a_step_on_a_device_is_one_graph():
+    for name in ("muon", "experiments", "batch", "sgdm"):
+        fresh_compiler()
+        params = [Parameter(w.to("meta")) for w in drawn(100)]
+        optimizer = BUILDS[name](params, lr=torch.tensor(0.1, device="meta"))
+        step = torch.compile(optimizer.step, backend="eager", fullgraph=True)
+        for _ in range(3):
+            for p in params:
+                p.grad = torch.empty_like(p)
+            step()
+        assert_one_graph()
+
+
 ignore_imports_of_inductor = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")  # torch's own mkldnn
 
 

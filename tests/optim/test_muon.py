@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from muonlab import SGDM, ExactPolar, Muon, NewtonSchulz
+from muonlab.optim import layout
 from muonlab.optim.orthogonalizer import from_plain
 from muonlab.orthogonalize import PRESCALES, release
 from muonlab.polynomials import taylor
+from tests.optim.devices import OnDevice, Reads
 from tests.reference.orthogonalize import tolerance
 
 SHAPES = ((6, 10), (10, 6), (6, 10), (4, 3, 3, 3))
@@ -369,40 +369,6 @@ def test_skip_with_finite_gradients_changes_no_bit():
 # ---------------------------------------------------------------------------------------------- parameters on a device
 
 
-class OnDevice(TorchFunctionMode):
-    """Tensors on the CPU that say they are on a CUDA device, so that the code for devices runs, with numbers.
-
-    The index of the device is that of no machine, so that nothing cached about it meets a real one, and tells its
-    compute capability.
-    """
-
-    def __init__(self, capability: int = 7) -> None:
-        super().__init__()
-        self.device = torch.device("cuda", 100 + capability)
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        if function == torch.Tensor.device.__get__:
-            return self.device
-        if kwargs.get("device") == self.device:
-            kwargs["device"] = "cpu"
-        return function(*args, **kwargs)
-
-
-class Reads(TorchDispatchMode):
-    """Count the operations that make a host wait for a device."""
-
-    waiting = frozenset(
-        getattr(torch.ops.aten, name).default
-        for name in ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select")
-    )
-    count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function in self.waiting
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.fixture
 def _capability_by_index(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (device.index - 100, 0))
@@ -456,16 +422,26 @@ def test_skip_on_a_device_spares_the_bad_parameter_and_no_other():
 
 
 @pytest.mark.usefixtures("_capability_by_index")
-def test_on_a_device_a_batch_is_four_calls_however_many_its_matrices(storages):
-    shapes = ((4, 6),) * 19
-    params = parameters(shapes)
-    optimizer = Muon(params, 0.1, momentum=0.9)
-    for p, g in zip(params, drawn(shapes), strict=True):
-        p.grad = g
-    with OnDevice():
-        optimizer.step()
-    assert len(storages) == 4
-    assert optimizer.orthogonalized == 19
+def test_on_a_device_the_matrices_of_a_shape_and_its_transpose_are_one_call_up_to_a_number_of_bytes(monkeypatch):
+    stacks = []
+    real = NewtonSchulz.into
+    monkeypatch.setattr(NewtonSchulz, "into", lambda self, M, *rest: (stacks.append(M.shape), real(self, M, *rest))[1])
+    shapes = ((4, 6), (6, 4), (6, 2, 2), (4, 3, 2), (4, 6), (6, 4), (6, 4))
+    for chunk_bytes, counts in ((1 << 20, [7]), (3 * 24 * 4, [3, 3, 1]), (1, 7 * [1])):
+        monkeypatch.setattr(layout, "DEVICE_CHUNK_BYTES", chunk_bytes)
+        stacks.clear()
+        params, here = parameters(shapes), parameters(shapes)
+        optimizer, reference = (accurate(p, weight_decay=0.1) for p in (params, here))
+        for grads in gradients(2, shapes):
+            step(reference, grads)
+            for p, g in zip(params, grads, strict=True):
+                p.grad = g.clone()
+            with OnDevice():
+                optimizer.step()
+        assert stacks == 2 * [(count, 4, 6) for count in counts]
+        assert optimizer.orthogonalized == 7
+        for p, h in zip(params, here, strict=True):
+            torch.testing.assert_close(p, h, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("_capability_by_index")
@@ -558,6 +534,7 @@ PER_GROUP = {
     "matrix_view": ("flatten", (2, 2)),
     "maximize": (False, True),
     "nonfinite": ("propagate", "skip"),
+    "capturable": (False, True),
 }
 
 
@@ -577,7 +554,7 @@ def test_every_option_of_a_group_is_followed_as_by_an_optimizer_of_its_own():
             for optimizer in alone:
                 step(optimizer, grads)
         assert same_bits(halves[0] + halves[1], apart[0] + apart[1])
-        assert same_bits(halves[0], halves[1]) == (option == "nonfinite")
+        assert same_bits(halves[0], halves[1]) == (option in ("nonfinite", "capturable"))
 
 
 def test_equal_shapes_of_different_groups_share_a_batch_unless_orthogonalized_differently():

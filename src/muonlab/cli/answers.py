@@ -177,6 +177,16 @@ def _data(what: str, names: tuple[str, ...], data: str | None) -> Answer:
     return prepare(names or None, data, progress=console.show_reading), console.data
 
 
+def _bench(device: str, width: int | None, layers: int | None, rounds: int, out: str | None) -> Answer:
+    from muonlab.diagnostics.benchmarking import bench
+    from muonlab.diagnostics.benchmarking.device_report import file_name, write_report
+
+    report = bench(device, width=width, layers=layers, rounds=rounds, show=console.show_line)
+    path = Path(out or file_name(report))
+    write_report(report, path)
+    return {**report, "file": str(path)}, console.bench
+
+
 def _doctor() -> Answer:
     from muonlab.orthogonalize.hardware import diagnose
 
@@ -194,6 +204,7 @@ ANSWERS: dict[type, Callable[..., Answer]] = {
     commands.ReportCommand: _report,
     commands.ExploreCommand: _explore,
     commands.DataCommand: _data,
+    commands.BenchCommand: _bench,
     commands.DoctorCommand: _doctor,
 }
 LISTS = {

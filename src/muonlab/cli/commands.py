@@ -218,5 +218,21 @@ class DataCommand(_DebugCommand):
 
 
 @dataclass(frozen=True)
+class BenchCommand(PrintingCommand):
+    """Check the results of a device against float64, then time steps on it beside other packages, as ratios."""
+
+    device: str = "cpu"
+    """Where to run: cpu, cuda, cuda:1, mps."""
+    width: int | None = None
+    """Width of the GPT whose hidden matrices are stepped; the default is 768 on CUDA and 128 on a CPU."""
+    layers: int | None = None
+    """Layers of the GPT; the default is 12 on CUDA and 2 on a CPU."""
+    rounds: int = 7
+    """Timed repetitions of each side."""
+    out: str | None = None
+    """The JSON file to write, which can be sent in; the default is muonlab-bench-NAME.json in this directory."""
+
+
+@dataclass(frozen=True)
 class DoctorCommand(PrintingCommand):
     """Show versions, cores, dtypes that are multiplied in hardware, and measured throughputs."""

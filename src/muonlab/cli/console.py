@@ -232,6 +232,26 @@ def _mean_and_std(value: dict[str, float] | None) -> str:
     return f"{value['mean']:.4g}" + (f" ± {value['std']:.2g}" if value["std"] else "")
 
 
+def bench(report: dict[str, Any]) -> str:
+    """Format the checks and times of a device."""
+    about = ", ".join(f"{k} {v}" for k, v in report["hardware"].items())
+    checks = table(
+        ["checked", "dtype", "largest error", "allowed", "ok"],
+        [[row["what"], row["dtype"], row["error"], row["allowed"], row["ok"]] for row in report["correct"]],
+    )
+    parts = [about, "", checks]
+    if report["status"] == "failed":
+        parts += ["", "A result is wrong, so nothing was timed. Please report the file below."]
+    for part in report["times"]:
+        rows = [
+            [name, part["median_ms"][name], part["speedup_of_muonlab"][name] if name != "muonlab" else None]
+            for name in part["median_ms"]
+        ]
+        parts += ["", table([part["title"], "ms, median", "muonlab is faster by"], rows)]
+    parts += ["", *(f"Left out: {name}: {reason}" for name, reason in report["left_out"].items())]
+    return "\n".join([*parts, f"Written to {report['file']}"])
+
+
 def doctor(report: dict[str, Any]) -> str:
     """Format the description of the machine."""
     versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items())

@@ -1,5 +1,6 @@
 """Singular values and alignment of matrices; certificates; a recorder for training; a planner of the steps."""
 
+from muonlab.diagnostics.benchmarking import bench as bench
 from muonlab.diagnostics.certificates.certificate import Certificate as Certificate
 from muonlab.diagnostics.certificates.certificate import Verdict as Verdict
 from muonlab.diagnostics.certificates.certification import certify as certify

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from muonlab.optim.capture import check_capture
 from muonlab.optim.distributed.tensors import placed_like
 from muonlab.optim.layout import GroupedParam, Layouts
 from muonlab.optim.options import COMMON, Check, as_param_list, checked, named_params, refuse_misspelled
@@ -49,6 +50,8 @@ class MomentumOptimizer(Optimizer):
                 loss = closure()
         compiling = torch.compiler.is_compiling()
         if not compiling:
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                self._check_capture()
             for group in self.param_groups:  # options assigned by hand are checked like any other
                 group.update(checked(group, self.checks))
                 self._check_group(group)
@@ -56,6 +59,10 @@ class MomentumOptimizer(Optimizer):
         if not compiling and len(self.state) > sum(len(group["params"]) for group in self.param_groups):
             drop_stale_states(self)
         return loss, params
+
+    def _check_capture(self) -> None:
+        """Raise if a CUDA graph that is being captured would not repeat the step."""
+        check_capture(self.param_groups, self._layouts)
 
     # ---------------------------------------------------------------------------------------------- groups and state
 

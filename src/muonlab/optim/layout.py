@@ -14,17 +14,19 @@ import torch
 from torch import Tensor
 
 from muonlab import _checks
-from muonlab.optim.orthogonalizer import step_function
+from muonlab.optim.orthogonalizer import Plain, from_plain, step_function
 from muonlab.optim.scaling import norm_of_matrices
+from muonlab.optim.stack import MatrixStack
 from muonlab.optim.views import MatrixBlock, MatrixView, matrix_blocks
+from muonlab.orthogonalize.workspace import Workspaces
 
 COMM_DTYPES = (None, torch.bfloat16, torch.float32, torch.float64)
 """Not float16: momenta overflow and underflow in it."""
 
-_DEVICE_STACKS = 4
-"""Number of stacks in which a batch is orthogonalized on an accelerator."""
-_CPU_CHUNK_BYTES = 1 << 21
+CPU_CHUNK_BYTES = 1 << 21
 """Bytes of weights updated together on a CPU: they stay in its cache from momentum to update."""
+DEVICE_CHUNK_BYTES = 1 << 27
+"""Bytes of weights updated together on an accelerator: few launches, and a step needs a few times this memory."""
 
 
 class GroupedParam(NamedTuple):
@@ -57,21 +59,18 @@ class Piece(NamedTuple):
 class Batch(NamedTuple):
     """Pieces of equal shape, dtype, device and orthogonalizer, with the directions that are orthogonalized together.
 
-    The directions may be the momenta themselves, so they are read only.
+    On an accelerator m×n and n×m count as equal. The directions may be the momenta themselves, so they are read only.
     """
 
     pieces: Sequence[Piece]
     directions: Sequence[Tensor]
+    stack: MatrixStack | None = None
+    """The memory of the directions, where a step wrote them to a stack."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of each whole block: (m, n), or (b, m, n)."""
+        """Shape of each whole block: (m, n), or (b, m, n); on an accelerator m and n may be exchanged in some."""
         return self.pieces[0].block.matrices
-
-    @property
-    def orthogonalize(self) -> Callable[[Tensor], Tensor]:
-        """The orthogonalizer of the batch; it maps a matrix or a stack of them to new memory."""
-        return step_function(self.pieces[0].group["orthogonalizer"])
 
 
 FinishedBatches = Sequence[tuple[Batch, Sequence[Tensor]]]
@@ -117,8 +116,12 @@ class Layout(Protocol):
         """
         ...
 
-    def chunk_bytes(self, device: torch.device) -> int | None:
-        """Return how many bytes of whole matrices to orthogonalize together; None for all of them."""
+    def chunk_bytes(self, device: torch.device) -> int:
+        """Return how many bytes of whole matrices to orthogonalize together."""
+        ...
+
+    def stacks(self, device: torch.device) -> bool:
+        """Return whether a step writes the directions of a batch to one stack."""
         ...
 
     def pipeline(self, observe: Observer) -> Pipeline:
@@ -156,9 +159,13 @@ class LocalLayout:
         """Return the norms of the weights."""
         return [norm_of_matrices(piece.weight, piece.block) for piece in pieces]
 
-    def chunk_bytes(self, device: torch.device) -> int | None:
-        """Return what stays in the cache of a CPU from momentum to update; on an accelerator, everything together."""
-        return _CPU_CHUNK_BYTES if device.type == "cpu" else None
+    def chunk_bytes(self, device: torch.device) -> int:
+        """Return what stays in the cache of a CPU from momentum to update; on an accelerator, much more."""
+        return CPU_CHUNK_BYTES if device.type == "cpu" else DEVICE_CHUNK_BYTES
+
+    def stacks(self, device: torch.device) -> bool:
+        """Return whether it is an accelerator; a compiled step allocates its own memory."""
+        return device.type != "cpu" and not torch.compiler.is_compiling()
 
     def pipeline(self, observe: Observer) -> Pipeline:
         """Return a pipeline that orthogonalizes each batch at once."""
@@ -190,24 +197,42 @@ class LocalPipeline:
 
 def orthogonalize_batch(batch: Batch, observe: Observer) -> Sequence[Tensor]:
     """Orthogonalize a batch whose directions are whole matrices, or stacks of them."""
-    matrices = [piece.block.read(Z) for piece, Z in zip(batch.pieces, batch.directions, strict=True)]
-    results = orthogonalize_matrices(batch.orthogonalize, matrices)
-    observe(batch.pieces, matrices, results)
+    plain = batch.pieces[0].group["orthogonalizer"]
+    if batch.stack is not None:
+        matrices: Sequence[Tensor] = batch.stack.slots
+        results = batch.stack.orthogonalize(from_plain(plain).into)
+    else:
+        matrices = [piece.block.read(Z) for piece, Z in zip(batch.pieces, batch.directions, strict=True)]
+        results = orthogonalize_matrices(plain, matrices)
+    observe_by_shape(observe, batch.pieces, matrices, results)
     return results
 
 
-def orthogonalize_matrices(orthogonalize: Callable[[Tensor], Tensor], matrices: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Orthogonalize matrices of one shape: in a few stacks on an accelerator, one by one on a CPU.
+def orthogonalize_matrices(plain: Plain, matrices: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Orthogonalize matrices of one shape: as one stack on an accelerator, one by one on a CPU.
 
     On a CPU a stack is no faster, and its matrices would first have to be copied into one tensor; the bits are the same
-    either way. On an accelerator the iteration needs several times the memory of its input: a quarter of the batch at a
-    time keeps the total below four times the batch.
+    either way.
     """
-    if not matrices or matrices[0].device.type == "cpu":
+    if not matrices:
+        return []
+    orthogonalize = step_function(plain)
+    if matrices[0].device.type == "cpu":
         return [orthogonalize(M) for M in matrices]
-    size = -(-len(matrices) // _DEVICE_STACKS)
-    stacks = [list(matrices[first : first + size]) for first in range(0, len(matrices), size)]
-    return [O for stack in stacks for O in orthogonalize(torch.stack(stack)).unbind()]
+    if torch.compiler.is_compiling():
+        return orthogonalize(torch.stack(list(matrices))).unbind()
+    stack = MatrixStack([tuple(M.shape) for M in matrices], matrices[0], Workspaces())
+    torch._foreach_copy_(stack.slots, list(matrices))
+    return stack.orthogonalize(from_plain(plain).into)
+
+
+def observe_by_shape(
+    observe: Observer, pieces: Sequence[Piece], matrices: Sequence[Tensor], results: Sequence[Tensor]
+) -> None:
+    """Call an observer once for each shape of the matrices of a batch."""
+    for shape in dict.fromkeys(M.shape[-2:] for M in matrices):
+        of_shape = [i for i, M in enumerate(matrices) if M.shape[-2:] == shape]
+        observe(*([items[i] for i in of_shape] for items in (pieces, matrices, results)))  # type: ignore[arg-type]
 
 
 class Layouts:

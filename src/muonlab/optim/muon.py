@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from muonlab import _checks
 from muonlab.optim.base import MomentumOptimizer
+from muonlab.optim.capture import refuse_capture
 from muonlab.optim.distributed.tensors import local_part
 from muonlab.optim.foreign import as_native, newton_schulz_of, refuse_foreign, refuse_unknown, scale_of
 from muonlab.optim.hooks import OrthogonalizeHook, OrthogonalizeHooks
@@ -23,6 +24,7 @@ from muonlab.optim.registry import register
 from muonlab.optim.scaling import RENORMALIZE, SCALES, Renormalize, Scale
 from muonlab.optim.step import MOMENTUM_FORMS, MomentumForm, muon_step
 from muonlab.optim.views import MatrixView, check_fits, check_view
+from muonlab.orthogonalize.workspace import Workspaces
 from muonlab.polynomials import preset, taylor
 
 if TYPE_CHECKING:
@@ -88,6 +90,8 @@ class Muon(MomentumOptimizer):
         nonfinite: how to handle gradients that are not finite, or that would make the momentum overflow:
             ``"propagate"`` them into the weights, ``"raise"`` before anything changes (reads one number from each
             device), or ``"skip"`` the parameter, its weight and state, in this step.
+        capturable: whether steps can be captured in a CUDA graph, as in torch.optim.Adam: ``lr`` must then be a tensor
+            on the device of the parameters, and the optimizer keeps the buffers of a step between steps.
         process_group: processes that hold replicas of the parameters (DistributedDataParallel) and share the work on
             them; None: every process orthogonalizes all of its matrices, and gradients are not compared between
             processes. Parameters of fully_shard need no group.
@@ -120,6 +124,7 @@ class Muon(MomentumOptimizer):
 
     orthogonalized: int
     _orthogonalize_hooks: OrthogonalizeHooks
+    _workspaces: Workspaces
 
     def __init__(
         self,
@@ -136,6 +141,7 @@ class Muon(MomentumOptimizer):
         matrix_view: MatrixView = "flatten",
         maximize: bool = False,
         nonfinite: Nonfinite = "propagate",
+        capturable: bool = False,
         process_group: ProcessGroup | None = None,
         comm_dtype: torch.dtype | None = None,
         **unknown: Never,
@@ -158,10 +164,12 @@ class Muon(MomentumOptimizer):
             "matrix_view": matrix_view,
             "maximize": maximize,
             "nonfinite": nonfinite,
+            "capturable": capturable,
         }
         refuse_unknown(unknown, (*options, "process_group", "comm_dtype"))
         self.orthogonalized = 0
         self._orthogonalize_hooks = OrthogonalizeHooks()
+        self._workspaces = Workspaces()
         super().__init__(params, options, Layouts(tuple(self.checks), process_group, comm_dtype))
 
     @no_grad()
@@ -175,7 +183,9 @@ class Muon(MomentumOptimizer):
             What the closure returned.
         """
         loss, params = self._begin_step(closure)
-        self.orthogonalized = muon_step(params, self._layouts, self._orthogonalize_hooks)
+        self.orthogonalized = muon_step(params, self._layouts, self._orthogonalize_hooks, self._workspaces)
+        if not any(group["capturable"] for group in self.param_groups):
+            self._workspaces.clear()
         return loss
 
     # ------------------------------------------------------------------------------------------------------- recipes
@@ -356,9 +366,10 @@ class Muon(MomentumOptimizer):
         return finite is not None and not bool(finite)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set unpickled or loaded state; hooks are not part of it."""
+        """Set unpickled or loaded state; hooks and buffers are not part of it."""
         if "_orthogonalize_hooks" not in self.__dict__:
             self._orthogonalize_hooks = OrthogonalizeHooks()
+            self._workspaces = Workspaces()
         super().__setstate__(state)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -368,6 +379,11 @@ class Muon(MomentumOptimizer):
         """Add a group, checked like one given at construction; on an error the optimizer does not change."""
         refuse_foreign(param_group)
         super().add_param_group(param_group)
+
+    def _check_capture(self) -> None:
+        if self._orthogonalize_hooks:
+            refuse_capture("hooks would run once, while the graph is captured", "remove them, or step without a graph")
+        super()._check_capture()
 
     def _restored(self, group: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
         return super()._restored(as_native(group), defaults)

@@ -52,6 +52,7 @@ COMMON: Mapping[str, Check] = {
     "weight_decay": _checks.non_negative,
     "maximize": boolean,
     "nonfinite": one_of(("propagate", "raise", "skip")),
+    "capturable": boolean,
 }
 """Options of every optimizer of muonlab."""
 

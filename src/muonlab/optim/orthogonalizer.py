@@ -18,10 +18,12 @@ from torch import Tensor
 from muonlab import _checks
 from muonlab.orthogonalize import ACCURACIES, METHODS, POLAR_METHODS, PRESCALES, as_schedule, newton_schulz, polar
 from muonlab.orthogonalize.hardware import multiplies_in_hardware
+from muonlab.orthogonalize.iteration import newton_schulz_into
 from muonlab.orthogonalize.matrices import FLOATING, compute_dtype_for
 from muonlab.orthogonalize.polar_factor import PolarMethod
 from muonlab.orthogonalize.prescale import Prescale
 from muonlab.orthogonalize.segments import Accuracy, Method
+from muonlab.orthogonalize.workspace import Workspaces
 from muonlab.polynomials import Polynomial, Preset, Schedule, preset
 
 Plain = tuple[Any, ...]
@@ -40,6 +42,10 @@ class Orthogonalizer(Protocol):
 
     def __call__(self, M: Tensor) -> Tensor:
         """Return the orthogonalized matrices in new memory."""
+        ...
+
+    def into(self, M: Tensor, out: Tensor, workspaces: Workspaces) -> None:
+        """Write the orthogonalized stack M, on an accelerator, into ``out``, with buffers from the workspaces."""
         ...
 
     def plain(self) -> Plain:
@@ -99,6 +105,19 @@ class NewtonSchulz:
         """Return the orthogonalized matrices, shape (…, m, n), in new memory."""
         options: dict[str, Any] = {"prescale": self.prescale, "method": self.method, "accuracy": self.accuracy}
         return newton_schulz(M, self.schedule, compute_dtype=self.dtype_for(M), **options)
+
+    def into(self, M: Tensor, out: Tensor, workspaces: Workspaces) -> None:
+        """Write the orthogonalized stack M, on an accelerator, into ``out``, with buffers from the workspaces."""
+        newton_schulz_into(
+            M,
+            out,
+            workspaces,
+            self.schedule,
+            prescale=self.prescale,
+            compute_dtype=self.dtype_for(M),
+            method=self.method,
+            accuracy=self.accuracy,
+        )
 
     def dtype_for(self, M: Tensor) -> torch.dtype:
         """Return the dtype in which these matrices are computed."""
@@ -164,6 +183,10 @@ class ExactPolar:
     def __call__(self, M: Tensor) -> Tensor:
         """Return the polar factors, shape (…, m, n), in new memory."""
         return polar(M, method=self.method, rank_tol=self.rank_tol)
+
+    def into(self, M: Tensor, out: Tensor, workspaces: Workspaces) -> None:  # noqa: ARG002
+        """Write the polar factors of the stack M into ``out``; the decomposition allocates its own memory."""
+        out.copy_(self(M))
 
     def plain(self) -> Plain:
         """Return ``(kind, method, rank_tol)``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, no_grad
 from torch.optim.optimizer import ParamsT
@@ -31,6 +31,8 @@ class SGDM(MomentumOptimizer):
         maximize: maximize the objective instead of minimizing it.
         nonfinite: how to handle gradients that are not finite, or that would make the momentum overflow:
             ``"propagate"`` them, ``"raise"`` before anything changes, or ``"skip"`` the parameter in this step.
+        capturable: whether steps can be captured in a CUDA graph, as in torch.optim.Adam: ``lr`` must then be a tensor
+            on the device of the parameters.
         process_group: processes that hold replicas of the parameters and must agree on which gradients exist and are
             finite; None: every process works alone, and gradients are not compared between processes. Parameters of
             fully_shard need no group.
@@ -53,12 +55,14 @@ class SGDM(MomentumOptimizer):
         weight_decay: float = 0.0,
         maximize: bool = False,
         nonfinite: str = "propagate",
+        capturable: bool = False,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        options = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        options: dict[str, Any] = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         # the update is entry by entry, so any sharding is accepted
         layouts = Layouts(tuple(self.checks), process_group, entrywise=True)
-        super().__init__(params, {**options, "maximize": maximize, "nonfinite": nonfinite}, layouts)
+        options |= {"maximize": maximize, "nonfinite": nonfinite, "capturable": capturable}
+        super().__init__(params, options, layouts)
 
     @no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

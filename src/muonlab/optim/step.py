@@ -19,13 +19,17 @@ from muonlab.optim.distributed.tensors import local_part
 from muonlab.optim.hooks import OrthogonalizeHooks
 from muonlab.optim.layout import Batch, FinishedBatches, GroupedParam, Layout, Layouts, Piece, param_blocks
 from muonlab.optim.scaling import SCALES, renormalize
+from muonlab.optim.stack import MatrixStack
 from muonlab.optim.views import split_tensor
+from muonlab.orthogonalize.workspace import Workspaces
 
 MomentumForm = Literal["heavy_ball", "ema"]
 MOMENTUM_FORMS: tuple[MomentumForm, ...] = ("heavy_ball", "ema")
 
 
-def muon_step(params: Sequence[GroupedParam], layouts: Layouts, hooks: OrthogonalizeHooks) -> int:
+def muon_step(
+    params: Sequence[GroupedParam], layouts: Layouts, hooks: OrthogonalizeHooks, workspaces: Workspaces
+) -> int:
     """Take a step of Muon (Kim & Oh 2026, Algorithm 1) and return how many matrices this process orthogonalized."""
     pieces = check_finite(collect(params, layouts.agree_on_gradients(params, hooks.signature)))  # line 3: G_t
     hooks.begin_step(pieces)
@@ -35,10 +39,11 @@ def muon_step(params: Sequence[GroupedParam], layouts: Layouts, hooks: Orthogona
             hooks.add_gradients(blocks, layout.gather(blocks, [block.grad for block in blocks]))
         pipeline = layout.pipeline(hooks.show)
         for chunk in split_chunks(stack_by_shape(blocks), layout):
-            directions = update_momentum(chunk)  # line 4: M_t
-            finished = pipeline.orthogonalize(Batch(chunk, directions))  # lines 5-9: O_t; the layout decides where
+            stack = stack_for(chunk, layout, workspaces)  # on an accelerator: where the directions are written
+            batch = Batch(chunk, update_momentum(chunk, stack), stack)  # line 4: M_t
+            finished = pipeline.orthogonalize(batch)  # lines 5-9: O_t; the layout decides where
             update_weights(finished)  # line 10: W_t
-            del directions, finished  # free their memory before the next chunk
+            del batch, finished  # free their memory before the next chunk
         update_weights(pipeline.finish())
     return hooks.end_step()
 
@@ -168,13 +173,26 @@ def split_blocks(piece: Piece) -> Iterator[Piece]:
 
 
 def stack_by_shape(pieces: Iterable[Piece]) -> list[list[Piece]]:
-    """Return stacks of pieces whose matrices have the same shape, dtype, device and orthogonalizer."""
+    """Return stacks of pieces whose matrices have the same shape, dtype, device and orthogonalizer.
+
+    On an accelerator m×n and n×m count as the same shape, wide matrices first; a compiled step keeps them apart.
+    """
     stacks: dict[tuple[Any, ...], list[Piece]] = {}
     for piece in pieces:
         block, weight = piece.block, piece.weight
-        key = (piece.group["orthogonalizer"], block.matrices, block.stays_local, weight.dtype, weight.device)
+        shape = block.matrices
+        if weight.device.type != "cpu" and not torch.compiler.is_compiling():
+            shape = (*shape[:-2], *sorted(shape[-2:]))
+        key = (piece.group["orthogonalizer"], shape, block.stays_local, weight.dtype, weight.device)
         stacks.setdefault(key, []).append(piece)
+    for stack in stacks.values():
+        stack.sort(key=_is_tall)  # stable: runs of one group and shape stay as long as they can be
     return list(stacks.values())
+
+
+def _is_tall(piece: Piece) -> bool:
+    m, n = piece.block.matrices[-2:]
+    return m > n
 
 
 def split_chunks(stacks: Iterable[Sequence[Piece]], layout: Layout) -> Iterator[Sequence[Piece]]:
@@ -182,40 +200,74 @@ def split_chunks(stacks: Iterable[Sequence[Piece]], layout: Layout) -> Iterator[
     for stack in stacks:
         budget = layout.chunk_bytes(stack[0].weight.device)
         matrix_bytes = math.prod(stack[0].block.shape) * stack[0].weight.element_size()
-        size = len(stack) if budget is None else max(1, budget // matrix_bytes)
+        size = max(1, budget // matrix_bytes)
         for first in range(0, len(stack), size):
             yield stack[first : first + size]
 
 
-def by_group(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield runs of consecutive pieces that belong to the same group."""
-    for _, members in groupby(pieces, key=lambda piece: id(piece.group)):
+def stack_for(chunk: Sequence[Piece], layout: Layout, workspaces: Workspaces) -> MatrixStack | None:
+    """Return memory for the directions of a chunk as one stack; None where each direction has its own."""
+    like = chunk[0].weight
+    if not layout.stacks(like.device):
+        return None
+    return MatrixStack([piece.block.matrices for piece in chunk], like, workspaces)
+
+
+def by_group(pieces: Iterable[Piece], *, of_one_shape: bool = False) -> Iterator[list[Piece]]:
+    """Yield runs of consecutive pieces of the same group, and of the same outputs and inputs if asked."""
+    for _, members in groupby(pieces, key=lambda piece: (id(piece.group), of_one_shape and piece.block.out_in)):
         yield list(members)
 
 
 # -------------------------------------------------------------------------------------------- momentum and weights
 
 
-def update_momentum(pieces: Sequence[Piece]) -> list[Tensor]:
+def update_momentum(pieces: Sequence[Piece], stack: MatrixStack | None = None) -> list[Tensor]:
     """Update the momenta in place and return the directions (Kim & Oh 2026, Algorithm 1, line 4).
 
     ``heavy_ball``: ``M ← βM + G``; Nesterov's direction is ``G + βM``. ``ema``: ``M ← βM + (1-β)G``; Nesterov's
     direction is ``(1-β)G + βM``. Without Nesterov the directions are the momenta themselves. Gradients do not change.
+    With a stack, the directions are written there, and nothing is allocated.
     """
-    directions = []
+    slots = None if stack is None else [slot.view(p.weight.shape) for slot, p in zip(stack.slots, pieces, strict=True)]
+    directions: list[Tensor] = []
     for members in by_group(pieces):
         group = members[0].group
         momenta, grads = [piece.momentum for piece in members], [piece.grad for piece in members]
-        beta, nesterov = group["momentum"], group["nesterov"]
+        targets = None if slots is None else slots[len(directions) : len(directions) + len(members)]
+        beta, heavy_ball = group["momentum"], group.get("momentum_form", "heavy_ball") == "heavy_ball"
         with restore_skipped(members, momenta):
-            if group.get("momentum_form", "heavy_ball") == "heavy_ball":
+            if heavy_ball:
                 torch._foreach_mul_(momenta, beta)
                 torch._foreach_add_(momenta, grads)
-                directions += list(torch._foreach_add(grads, momenta, alpha=beta)) if nesterov else momenta
             else:
                 torch._foreach_lerp_(momenta, grads, 1 - beta)
-                directions += list(torch._foreach_lerp(grads, momenta, beta)) if nesterov else momenta
+            if group["nesterov"]:
+                directions += _look_ahead(grads, momenta, beta, targets, heavy_ball=heavy_ball)
+        if not group["nesterov"]:
+            directions += momenta if targets is None else _copied(momenta, targets)
     return directions
+
+
+def _look_ahead(
+    grads: list[Tensor], momenta: list[Tensor], beta: float, targets: list[Tensor] | None, *, heavy_ball: bool
+) -> list[Tensor]:
+    """Return Nesterov's directions, in new memory or in the targets."""
+    if targets is None:
+        return list(
+            torch._foreach_add(grads, momenta, alpha=beta) if heavy_ball else torch._foreach_lerp(grads, momenta, beta)
+        )
+    targets = _copied(grads, targets)
+    if heavy_ball:
+        torch._foreach_add_(targets, momenta, alpha=beta)
+    else:
+        torch._foreach_lerp_(targets, momenta, beta)
+    return targets
+
+
+def _copied(tensors: list[Tensor], targets: list[Tensor]) -> list[Tensor]:
+    torch._foreach_copy_(targets, tensors)
+    return targets
 
 
 def update_weights(finished: FinishedBatches) -> None:
@@ -226,7 +278,7 @@ def update_weights(finished: FinishedBatches) -> None:
     """
     for batch, results in finished:
         start = 0
-        for pieces in by_group(batch.pieces):
+        for pieces in by_group(batch.pieces, of_one_shape=True):
             group, (outputs, inputs) = pieces[0].group, pieces[0].block.out_in
             # results of later groups are left over
             updates = [O.view(p.weight.shape) for O, p in zip(results[start:], pieces, strict=False)]
@@ -235,9 +287,11 @@ def update_weights(finished: FinishedBatches) -> None:
             with restore_skipped(pieces, [piece.weight for piece in pieces]):
                 if when == "before":
                     renormalize_weights(pieces, outputs)
-                decay_and_move(pieces, updates, scale=SCALES[group["scale"]](outputs, inputs))
+                decay_and_move(pieces, updates, scale=SCALES[group["scale"]](outputs, inputs), stack=batch.stack)
                 if when == "after":
                     renormalize_weights(pieces, outputs)
+        if batch.stack is not None:
+            batch.stack.release()
 
 
 def _moves(group: Mapping[str, Any]) -> bool:
@@ -256,19 +310,36 @@ def renormalize_weights(pieces: Sequence[Piece], outputs: int) -> None:
         renormalize(piece.weight, norm, outputs)
 
 
-def decay_and_move(pieces: Sequence[Piece], updates: Sequence[Tensor], *, scale: float) -> None:
-    """Decay the weights of one group by ``1 - lr·weight_decay``, then move them by ``-lr·scale`` times the updates."""
+def decay_and_move(
+    pieces: Sequence[Piece], updates: Sequence[Tensor], *, scale: float, stack: MatrixStack | None = None
+) -> None:
+    """Decay the weights of one group by ``1 - lr·weight_decay``, then move them by ``-lr·scale`` times the updates.
+
+    Updates that lie in a stack are overwritten where the learning rate is a tensor.
+    """
     group = pieces[0].group
     weights = [piece.weight for piece in pieces]
     lr = _scalar(group["lr"])
+    factor = scale if group["maximize"] else -scale
+    if not isinstance(lr, Tensor):
+        if group["weight_decay"]:
+            torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
+        torch._foreach_add_(weights, list(updates), alpha=lr * factor)
+        return
+    # reading it would sync with the device, or bake it into a compiled step
+    lr = lr if lr.device == weights[0].device else lr.to(weights[0].device)
     if group["weight_decay"]:
-        torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
-    factor = lr * (scale if group["maximize"] else -scale)
-    if isinstance(factor, Tensor):  # reading it would sync with the device, or bake it into a compiled step
-        factor = factor if factor.device == weights[0].device else factor.to(weights[0].device)
-        torch._foreach_add_(weights, list(torch._foreach_mul(list(updates), factor)))
+        torch._foreach_mul_(weights, _times(lr, -group["weight_decay"], stack).add_(1))
+    if stack is None:
+        torch._foreach_add_(weights, list(torch._foreach_mul(list(updates), lr * factor)))
     else:
-        torch._foreach_add_(weights, list(updates), alpha=factor)
+        torch._foreach_mul_(list(updates), _times(lr, factor, stack))
+        torch._foreach_add_(weights, list(updates))
+
+
+def _times(lr: Tensor, factor: float, stack: MatrixStack | None) -> Tensor:
+    """Return ``lr·factor``, with a stack in memory of its workspace."""
+    return lr * factor if stack is None else torch.mul(lr, factor, out=stack.scalar(lr.dtype))
 
 
 def _scalar(lr: float | Tensor) -> float | Tensor:

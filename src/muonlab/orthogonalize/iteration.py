@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from muonlab import _checks
-from muonlab.orthogonalize.matrices import check_matrices, compute_dtype_for, map_matrices, require_finite
+from muonlab.orthogonalize.matrices import (
+    Write,
+    check_matrices,
+    compute_dtype_for,
+    map_matrices,
+    map_stack,
+    require_finite,
+)
 from muonlab.orthogonalize.prescale import GRAM_PRESCALES, PRESCALES, Prescale, gram_scale, unit_scale
 from muonlab.orthogonalize.products import (
     Product,
@@ -20,7 +27,7 @@ from muonlab.orthogonalize.products import (
     without_constant,
 )
 from muonlab.orthogonalize.segments import ACCURACIES, METHODS, Accuracy, Method, Segment, plan_segments
-from muonlab.orthogonalize.workspace import Workspace
+from muonlab.orthogonalize.workspace import Workspace, Workspaces
 from muonlab.polynomials import Polynomial, Preset, Schedule, preset, taylor
 from muonlab.theory import schedule_error
 
@@ -68,6 +75,38 @@ def newton_schulz(
     """
     check_matrices(M)
     dtype = compute_dtype_for(M, compute_dtype)
+    write = _writer(M, polynomial, steps, dtype, prescale, method, accuracy)
+    if check_finite:
+        require_finite(M)
+    return map_matrices(M.detach(), dtype, write)
+
+
+def newton_schulz_into(
+    M: Tensor,
+    out: Tensor,
+    workspaces: Workspaces,
+    schedule: Schedule,
+    *,
+    prescale: Prescale,
+    compute_dtype: torch.dtype,
+    method: Method,
+    accuracy: Accuracy,
+) -> None:
+    """Write what :func:`newton_schulz` returns for a stack on an accelerator into ``out``, of M's shape and dtype."""
+    write = _writer(M, schedule, None, compute_dtype, prescale, method, accuracy)
+    map_stack(M, compute_dtype, write, out, workspaces)
+
+
+def _writer(
+    M: Tensor,
+    polynomial: Polynomial | Schedule | Preset | str,
+    steps: int | None,
+    dtype: torch.dtype,
+    prescale: Prescale,
+    method: Method,
+    accuracy: Accuracy,
+) -> Write:
+    """Return the function that orthogonalizes matrices of M's shape."""
     rows, columns = M.shape[-2:]
     options = (_known(polynomial), steps, min(rows, columns), max(rows, columns), dtype, prescale, method, accuracy)
     try:
@@ -76,13 +115,11 @@ def newton_schulz(
         if "unhashable" not in str(error):
             raise
         segments = _prepared.__wrapped__(*options)  # uncached, so that the check of that option raises its message
-    if check_finite:
-        require_finite(M)
 
     def write(A: Tensor, out: Tensor, workspace: Workspace) -> None:
         iterate(A, out, workspace, segments, prescale)
 
-    return map_matrices(M.detach(), dtype, write)
+    return write
 
 
 @lru_cache(maxsize=4096, typed=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from muonlab.orthogonalize.workspace import Workspace, borrow, put_back
+from muonlab.orthogonalize.workspace import Workspace, Workspaces, borrow, put_back
 
 HALF = (torch.float16, torch.bfloat16)
 FLOATING = (*HALF, torch.float32, torch.float64)
@@ -51,7 +51,11 @@ def require_finite(M: Tensor) -> None:
         )
 
 
-def map_matrices(M: Tensor, dtype: torch.dtype, write: Callable[[Tensor, Tensor, Workspace], None]) -> Tensor:
+Write = Callable[[Tensor, Tensor, Workspace], None]
+"""Writes the orthogonalized first argument into the second, with buffers from the third."""
+
+
+def map_matrices(M: Tensor, dtype: torch.dtype, write: Write) -> Tensor:
     """Return a new tensor of M's shape and dtype that ``write(M_i, out_i, workspace)`` fills.
 
     On a CPU the matrices are computed one by one, each in aligned buffers, so that a matrix gets the same bits alone
@@ -77,3 +81,21 @@ def map_matrices(M: Tensor, dtype: torch.dtype, write: Callable[[Tensor, Tensor,
         workspace.give(target)
     put_back(workspace, M, dtype)
     return result
+
+
+def map_stack(M: Tensor, dtype: torch.dtype, write: Write, out: Tensor, workspaces: Workspaces) -> None:
+    """Let ``write`` fill ``out``, of M's shape and dtype, for a stack of matrices on an accelerator.
+
+    All buffers come from ``workspaces``, so that nothing is allocated from the second call on.
+    """
+    if torch.amp.is_autocast_available(M.device.type) and torch.is_autocast_enabled(M.device.type):
+        with torch.autocast(M.device.type, enabled=False):
+            return map_stack(M, dtype, write, out, workspaces)
+    workspace = workspaces.of(dtype, M.device)
+    if M.dtype == dtype:
+        return write(M, out, workspace)
+    target = workspace.take(M.shape)
+    write(M, target, workspace)
+    out.copy_(target)
+    workspace.give(target)
+    return None

@@ -29,6 +29,9 @@ _LONG_ROW = 1 << 14
 _SAFE = (2.0**-20, 2.0**40)
 """Norms between which float32 squares neither overflow nor lose anything that counts."""
 
+_TINY = 1e-300
+"""Below the square of every positive float32 norm."""
+
 _ALIGNMENT = 64
 """Products may round differently from another address; this one, torch's own, makes batches and singles agree."""
 
@@ -60,6 +63,8 @@ def unit_scale(
     S is ``M`` itself where its range and layout allow, so that scaling touches Gram-sized matrices only; otherwise
     it is a buffer that the caller returns to the workspace. Zero stays zero.
     """
+    if M.device.type not in ("cpu", "mps") and M.dtype != torch.float64 and prescale != "none":
+        return _normalized(M, prescale, workspace), 1.0
     if dtype not in _WIDE:  # unscaled products would overflow in half precision
         return _scaled_half(M, prescale, workspace), 1.0
     if M.dtype == torch.float64 and dtype != M.dtype:  # its range may not fit
@@ -78,6 +83,24 @@ def unit_scale(
     if S is not M:
         workspace.give(S)
     return result
+
+
+def _normalized(M: Tensor, prescale: Prescale, workspace: Workspace) -> Tensor:
+    """Return the scaled input on an accelerator: two passes that read M and one that writes, in a few launches.
+
+    The sum of squares is taken in float64, in which no float32 overflows or underflows. Zero stays zero, and a matrix
+    with an infinite entry becomes NaN.
+    """
+    scalars = workspace.of_dtype(torch.float64)
+    norm, square = scalars.take(M[..., :1, :1].shape), scalars.take(M[..., :1, :1].shape)
+    torch.linalg.vector_norm(M, dim=(-2, -1), keepdim=True, dtype=torch.float64, out=norm)
+    torch.mul(norm, norm, out=square).clamp_min_(_TINY)
+    norm.div_(square)  # 1/norm; 0 for zero, NaN for infinity
+    if prescale == "paper":
+        norm.clamp_max_(1.0)
+    X = torch.mul(M, norm, out=workspace.take(M.shape))
+    scalars.give(norm, square)
+    return X
 
 
 def _scale_of(S: Tensor, exponent: Tensor, prescale: Prescale) -> tuple[Tensor, float | Tensor]:

@@ -1,4 +1,4 @@
-"""Buffers that are reused for the matrices of a batch and, on a CPU, by later calls of the same thread."""
+"""Buffers that are reused for the matrices of a batch, and by later calls of the same thread or owner."""
 
 from __future__ import annotations
 
@@ -22,24 +22,49 @@ class Workspace:
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype, self._device = dtype, device
         self._free: dict[torch.Size, list[Tensor]] = {}
+        self._of_other_dtypes: dict[torch.dtype, Workspace] = {}
 
     def take(self, shape: torch.Size) -> Tensor:
         """Return a buffer of this shape, with arbitrary contents."""
         free = self._free.get(shape)
         return free.pop() if free else torch.empty(shape, dtype=self._dtype, device=self._device)
 
+    def of_dtype(self, dtype: torch.dtype) -> Workspace:
+        """Return the pool for another dtype that belongs to this one."""
+        return self._of_other_dtypes.setdefault(dtype, Workspace(dtype, self._device))
+
     def give(self, *buffers: Tensor) -> None:
         """Return buffers for reuse; only row-major ones are kept, since products round differently by layout."""
         for buffer in buffers:
             kept = buffer if buffer.is_contiguous() else buffer.mT
             # is_contiguous() ignores the strides of dimensions of size 1, but products round by them
-            if kept.is_contiguous() and kept.stride()[-2:] in ((1,), (kept.shape[-1], 1)):
+            if kept.is_contiguous() and kept.stride()[-2:] in ((), (1,), (*kept.shape[-1:], 1)):
                 self._free.setdefault(kept.shape, []).append(kept)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all free buffers."""
         return sum(len(free) * free[0].nbytes for free in self._free.values() if free)
+
+
+class Workspaces:
+    """Workspaces that an owner, such as an optimizer, keeps between calls: one for each dtype, device and CUDA stream.
+
+    Buffers are reused in the order of a stream, so each stream has its own.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[torch.dtype, torch.device, int], Workspace] = {}
+
+    def of(self, dtype: torch.dtype, device: torch.device) -> Workspace:
+        """Return the workspace for a dtype on the current stream of a device."""
+        real = device.type == "cuda" and torch.cuda.is_available()
+        key = (dtype, device, torch.cuda.current_stream(device).cuda_stream if real else 0)
+        return self._kept.setdefault(key, Workspace(dtype, device))
+
+    def clear(self) -> None:
+        """Free all buffers that are not in use."""
+        self._kept.clear()
 
 
 _kept = _Kept()

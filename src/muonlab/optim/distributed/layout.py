@@ -79,6 +79,10 @@ class DistributedLayout:
         """Return the bytes of whole matrices that are sent together."""
         return self.bucket_bytes
 
+    def stacks(self, device: torch.device) -> bool:  # noqa: ARG002
+        """Return False: owners make the stacks from what they receive."""
+        return False
+
     @property
     def bucket_bytes(self) -> int:
         """Bytes of whole matrices that are sent together."""

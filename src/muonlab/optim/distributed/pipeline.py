@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from muonlab.optim.distributed.exchange import AllToAll, Broadcasts, OwnedBlock, from_owners
-from muonlab.optim.layout import Batch, FinishedBatches, Observer, orthogonalize_batch, orthogonalize_matrices
+from muonlab.optim.layout import (
+    Batch,
+    FinishedBatches,
+    Observer,
+    observe_by_shape,
+    orthogonalize_batch,
+    orthogonalize_matrices,
+)
 from muonlab.optim.views import MatrixBlock
 
 if TYPE_CHECKING:
@@ -77,9 +84,8 @@ class DistributedPipeline:
                 continue
             owned = [i for i in indices if i in whole]
             matrices = [bucket.blocks[i].block.read(whole.pop(i)) for i in owned]
-            results = orthogonalize_matrices(batch.orthogonalize, matrices)
-            if owned:
-                self._observe([batch.pieces[i - indices[0]] for i in owned], matrices, results)
+            results = orthogonalize_matrices(batch.pieces[0].group["orthogonalizer"], matrices)
+            observe_by_shape(self._observe, [batch.pieces[i - indices[0]] for i in owned], matrices, results)
             bucket.results.update(zip(owned, results, strict=True))
         bucket.gathering = None
         like = self._message_like(bucket)
