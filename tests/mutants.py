@@ -492,6 +492,20 @@ MUTANTS = (
     ),
     Mutant(
         "optim",
+        "optim/views.py",
+        "whole // self.unit * size",
+        "whole // len(self.turn)",
+        ("tests/optim/test_views.py::test_every_kind_of_cut_steps_as_separate_parameters",),
+    ),
+    Mutant(
+        "optim",
+        "optim/views.py",
+        "numbers = numbers[:2]",
+        "pass",
+        ("tests/optim/test_views.py::test_equal_turns_have_one_form",),
+    ),
+    Mutant(
+        "optim",
         "optim/continuation.py",
         "(1 - beta**steps)",
         "1",

@@ -6,6 +6,7 @@ import io
 import re
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,6 +163,19 @@ def test_every_wrong_input_is_refused_in_the_same_words_or_stands_in_the_table(t
     for desc, text in differing.items():
         assert re.fullmatch(table[desc][0], text), f"{desc}: {text}"
     assert len(inputs) >= len(table) + 5  # most are refused in the same words
+
+
+def test_the_page_of_peers_has_the_counts(theirs):
+    right, wrong = {}, {}
+    for peer, entry in PEERS.items():
+        inputs = getattr(theirs, f"optim_inputs_func_{peer}")(device="cpu")
+        errors = getattr(theirs, f"optim_error_inputs_func_{peer}")(device="cpu", dtype=torch.float32)
+        right[peer] = len(inputs) - len(entry.not_applicable), len(inputs)
+        wrong[peer] = len(errors) - len(entry.differences), len(errors)
+    text = (
+        "Muon's: {} right inputs of {} run, {} wrong ones of {} refused in the same words; SGD's: {} of {} and {} of {}"
+    ).format(*right["muon"], *wrong["muon"], *right["sgd"], *wrong["sgd"])
+    assert text in (Path(__file__).parent / "PEERS.md").read_text(encoding="utf-8")
 
 
 def test_inputs_that_a_sloppy_optimizer_accepts_are_found_out(theirs, monkeypatch):

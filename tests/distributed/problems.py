@@ -63,11 +63,13 @@ CUT = (
     Matrix((15, 8), "row_heads(5)"),
     Matrix((8, 15), "transposed column_heads(5)"),
     Matrix((24, 7), "interleaved_rows(2, 1)"),
+    Matrix((36, 5), "interleaved_rows(2, 1, 2)"),
     Matrix((7, 24), "transposed interleaved_columns(2, 1)"),
     Matrix((4, 9, 5), "batch rows(4, 5)"),
     Matrix((3, 5, 9), "batch columns(4, 5)"),
     Matrix((3, 8, 5), "batch row_heads(4)"),
     Matrix((3, 24, 5), "batch interleaved_rows(2, 1)"),
+    Matrix((3, 36, 4), "batch interleaved_rows(2, 1, 2)"),
     Matrix((4, 5, 24), "batch transposed interleaved_columns(2, 1)"),
 )
 

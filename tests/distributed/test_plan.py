@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from muonlab.optim.distributed.plan import assign_owners
+from muonlab import NewtonSchulz
+from muonlab.optim.distributed.plan import assign_owners, planned_blocks
+from muonlab.optim.layout import GroupedParam
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,6 +22,19 @@ def program():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_shards_that_cut_a_turn_are_refused_with_the_rule_to_write():
+    group = {"orthogonalizer": NewtonSchulz().plain(), "matrix_view": "interleaved_rows(2, 2, 3)"}
+    weight = torch.zeros(20, 3)
+
+    def planned(shards):
+        return planned_blocks(GroupedParam(group, "kv_b_proj.weight", weight, weight, SimpleNamespace(shards=shards)))
+
+    assert [one.block.sizes for one in planned(2)] == [(2, 2), (2, 2)]  # turns
+    message = r"multiples of 5, got shards of 7, 7, 6 .* rules=\{'kv_b_proj.weight': 'flatten'\}"
+    with pytest.raises(ValueError, match=message):
+        planned(3)
 
 
 def test_no_rank_has_a_tenth_more_than_the_mean_of_the_work_on_gpt_124m(program):

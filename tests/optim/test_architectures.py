@@ -215,6 +215,7 @@ def test_the_blocks_of_fused_attention_make_query_key_and_value(name):
     [
         {"new_decoder_architecture": False, "multi_query": False},
         {"new_decoder_architecture": False, "multi_query": True},
+        {"new_decoder_architecture": True, "num_kv_heads": 2},
         None,
     ],
 )
@@ -233,13 +234,16 @@ def test_falcon_and_bloom_take_turns_by_heads(options):
     x, weight = inputs(64), module.query_key_value.weight
     split = getattr(module, "_split_heads" if options else "_reshape")
     parts = split(module.query_key_value(x))
+    if options and options["new_decoder_architecture"]:  # key and value are repeated for the two queries of a group
+        parts = (parts[0], parts[1][:, :, ::2], parts[2][:, :, ::2])
     found = [(part if options else part.transpose(1, 2)).flatten(2) for part in parts]
     view = views(model)["h.0.self_attention.query_key_value.weight"]
     assert agree([x @ W.T for W in matrices(weight, view)], found)
 
 
-def test_the_blocks_of_latent_attention_make_key_and_value():
-    model = build("deepseek_v3", "cpu")
+@pytest.mark.parametrize("value_size", [16, 12])
+def test_the_blocks_of_latent_attention_make_key_and_value(value_size):
+    model = build("deepseek_v3", "cpu", v_head_dim=value_size)
     path = "model.layers.0.self_attn"
     module = randomize(model.get_submodule(path))
     latent = inputs(16)
@@ -247,7 +251,7 @@ def test_the_blocks_of_latent_attention_make_key_and_value():
     found = [part.transpose(1, 2).flatten(2) for part in (key[..., :16], value)]
     weight, view = module.kv_b_proj.weight, views(model)[f"{path}.kv_b_proj.weight"]
     assert agree([latent @ W.T for W in matrices(weight, view)], found)
-    assert not agree([latent @ W.T for W in matrices(weight, "rows(64, 64)")], found)
+    assert not agree([latent @ W.T for W in matrices(weight, f"rows(64, {4 * value_size})")], found)
 
 
 def gpt_oss_gate(module, gate, up):
@@ -368,12 +372,49 @@ def test_the_blocks_of_a_gated_delta_net_make_query_key_and_value():
     assert agree([x @ W.T for W in matrices(module.in_proj_qkv.weight, view)], list(found))
 
 
+def test_the_blocks_of_the_delta_net_of_qwen3_next_make_query_key_value_and_gate():
+    import transformers
+
+    changes = {"num_experts": 4, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8}
+    model = transformers.Qwen3NextModel(transformers.Qwen3NextConfig(**DELTA, **changes))
+    path = "layers.0.linear_attn"
+    module, x = randomize(model.get_submodule(path)), inputs(64)
+    found = module.fix_query_key_value_ordering(module.in_proj_qkvz(x), module.in_proj_ba(x))[:4]
+    weight, view = module.in_proj_qkvz.weight, views(model)[f"{path}.in_proj_qkvz.weight"]
+    assert view == "interleaved_rows(4, 8, 8, 24, 24)"
+    assert agree([x @ W.T for W in matrices(weight, view)], [part.flatten(2) for part in found])
+
+
+def test_the_blocks_of_codegen_make_query_value_and_key():
+    import transformers
+
+    config = transformers.CodeGenConfig(vocab_size=50, n_embd=64, n_layer=1, n_head=8, rotary_dim=8)
+    model = transformers.CodeGenModel(config).eval()
+    path, seen = "h.0.attn", []
+    module, x = randomize(model.get_submodule(path)), inputs(64)
+
+    def record(part, *_arguments, **_options):
+        seen.append(part.flatten(2))
+        if len(seen) == 3:
+            raise StopIteration
+        return part
+
+    with patch.object(module, "_split_heads", record), pytest.raises(StopIteration):
+        module(x)
+    query, key, value = seen
+    weight, view = module.qkv_proj.weight, views(model)[f"{path}.qkv_proj.weight"]
+    assert view == "interleaved_rows(3, 16)"
+    assert agree([x @ W.T for W in matrices(weight, view)], [query, value, key])
+    assert not agree([x @ W.T for W in matrices(weight, "rows(64, 64, 64)")], [query, value, key])
+
+
 TAKE_VALUES = {
     "cait_xxs24_224": "TalkingHeadAttn",
     "coat_tiny": "FactorAttnConvRelPosEnc",
     "convit_tiny": "MHSA",
     "davit_tiny": "ChannelAttention",
     "edgenext_xx_small": "CrossCovarianceAttn",
+    "efficientformer_l1": "Attention",
     "hiera_tiny_224": "MaskUnitAttention",
     "hieradet_small": "MultiScaleAttention",
     "maxvit_nano_rw_256": "AttentionCl",
@@ -423,6 +464,16 @@ def test_the_last_block_of_fused_attention_of_timm_makes_the_values():
         assert not doubles_with(values, module, calls[0], parameter, wrong), (name, wrong)
 
 
+def test_the_blocks_of_levit_make_query_key_and_longer_values():
+    import transformers
+
+    config = transformers.LevitConfig(hidden_sizes=[16, 24, 32], num_attention_heads=[2, 3, 4], depths=[1, 1, 1])
+    model = transformers.LevitModel(config)
+    for network in (model, timm().create_model("levit_128s", device="meta")):
+        found = {view for name, view in views(network).items() if re.search(r"(kv|values)\.linear\.weight$", name)}
+        assert found == {"interleaved_rows(3, 16, 16, 32)", "interleaved_rows(2, 16, 64)"}
+
+
 # By heads
 
 
@@ -430,7 +481,7 @@ def test_the_last_block_of_fused_attention_of_timm_makes_the_values():
     ("name", "expected"),
     [
         ("llama", {"q_proj": "row_heads(16)", "k_proj": "row_heads(16)", "o_proj": "column_heads(16)"}),
-        ("deepseek_v3", {"q_b_proj": "row_heads(24)", "kv_b_proj": "row_heads(32)", "o_proj": "column_heads(16)"}),
+        ("deepseek_v3", {"q_b_proj": "row_heads(24)", "kv_b_proj": "row_heads(16)", "o_proj": "column_heads(16)"}),
         ("gpt2", {"c_attn": "transposed column_heads(16)"}),
         ("gpt_neox", {"query_key_value": "row_heads(16)", "attention.dense": "column_heads(16)"}),
         ("phi3", {"qkv_proj": "row_heads(16)", "o_proj": "column_heads(16)"}),

@@ -183,8 +183,12 @@ CONFIG = SimpleNamespace(hidden_size=8, num_attention_heads=4, num_key_value_hea
             "rows(8, 2, 2)",
         ),
         (
-            fused("FalconAttention", "query_key_value", 8, 16, new_decoder_architecture=True, multi_query=True),
-            "flatten",
+            fused(
+                *("FalconAttention", "query_key_value", 8, 20),
+                **{"new_decoder_architecture": True, "multi_query": True},
+                **{"num_heads": 6, "num_kv_heads": 2, "head_dim": 2},
+            ),
+            "interleaved_rows(3, 6, 2, 2)",
         ),
         (
             fused("GPTBigCodeAttention", "c_attn", 8, 24, multi_query=False, is_cross_attention=False, head_dim=2),
@@ -224,8 +228,16 @@ CONFIG = SimpleNamespace(hidden_size=8, num_attention_heads=4, num_key_value_hea
         ),
         (
             fused("DeepseekV3Attention", "kv_b_proj", 4, 20, kv_lora_rank=4, qk_nope_head_dim=6, v_head_dim=4),
-            "flatten",
+            "interleaved_rows(2, 6, 4)",
         ),
+        (
+            fused(
+                *("Qwen3NextGatedDeltaNet", "in_proj_qkvz", 8, 40),
+                **{"num_v_heads": 4, "num_k_heads": 2, "head_k_dim": 4, "head_v_dim": 3},
+            ),
+            "interleaved_rows(4, 4, 4, 6, 6)",
+        ),
+        (fused("CodeGenAttention", "qkv_proj", 8, 24), "interleaved_rows(3, 2)"),
         (fused("MambaMixer", "in_proj", 8, 32), "rows(16, 16)"),
         (fused("MambaMixer", "x_proj", 16, 10, time_step_rank=2, ssm_state_size=4), "rows(2, 4, 4)"),
         (fused("MambaMixer", "dt_proj", 2, 16), "other"),
@@ -415,6 +427,9 @@ def test_latent_attention_has_heads_of_several_sizes():
         "o_proj.weight": "column_heads(3)",
         "kv_a_proj_with_mqa.weight": "rows(4, 2)",
     }
+    model.v_head_dim, model.qk_nope_head_dim = 4, 4
+    found = places(model, heads="auto", rules={"o_proj.weight": "flatten"})
+    assert found["kv_b_proj.weight"] == "row_heads(4)"  # the key and the value of a head are two matrices
 
 
 @pytest.mark.parametrize(

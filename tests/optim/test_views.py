@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from itertools import product
 
@@ -105,6 +104,17 @@ def turns(dim, count, each):
     return pieces
 
 
+def unequal_turns(dim, *sizes):
+    """Return the blocks whose rows or columns take turns in several sizes, by indices."""
+
+    def pieces(t):
+        turn = [i for i, size in enumerate(sizes) for _ in range(size)]
+        owner = torch.tensor([turn[k % len(turn)] for k in range(t.shape[dim])])
+        return [t.index_select(dim, (owner == i).nonzero().flatten()) for i in range(len(sizes))]
+
+    return pieces
+
+
 def slices(pieces):
     """Return the matrices of every piece of a stack."""
     return lambda t: [matrix.clone() for piece in pieces(t) for matrix in piece.flatten(0, -3)]
@@ -121,12 +131,15 @@ CUTS = [
     ((12, 5), "interleaved_rows(3, 2)", turns(0, 3, 2)),
     ((5, 12), "interleaved_columns(2, 1)", turns(1, 2, 1)),
     ((5, 12), "interleaved_columns(2, 3)", turns(1, 2, 3)),
+    ((15, 6), "interleaved_rows(2, 2, 3)", unequal_turns(0, 2, 3)),
+    ((6, 18), "interleaved_columns(3, 3, 2, 1)", unequal_turns(1, 3, 2, 1)),
     ((3, 8, 5), "batch rows(3, 5)", slices(cut(1, (3, 5)))),
     ((3, 5, 8), "batch columns(3, 5)", slices(cut(2, (3, 5)))),
     ((3, 8, 5), "batch row_heads(4)", slices(cut(1, 4))),
     ((3, 5, 8), "batch column_heads(4)", slices(cut(2, 4))),
     ((2, 3, 8, 5), "batch interleaved_rows(2, 2)", slices(turns(2, 2, 2))),
     ((3, 5, 8), "batch interleaved_columns(2, 1)", slices(turns(2, 2, 1))),
+    ((3, 10, 4), "batch interleaved_rows(2, 3, 2)", slices(unequal_turns(1, 3, 2))),
 ]
 
 
@@ -205,7 +218,7 @@ def test_shards_of_a_parameter_hold_the_pieces_of_its_blocks():
         for dim in range(len(shape)):
             parsed = parse_view(view)
             cut_along = parsed.interleaved and dim == parsed.cut_dim(len(shape))
-            if cut_along and any(size % math.prod(parsed.numbers) for size in chunk_sizes(shape[dim], shards)):
+            if cut_along and any(size % parsed.unit for size in chunk_sizes(shape[dim], shards)):
                 with pytest.raises(ValueError, match="shards must hold whole turns of interleaved blocks"):
                     matrix_blocks(shape, view, dim, shards)
                 continue
@@ -236,6 +249,8 @@ def test_a_view_that_makes_no_matrices_is_refused():
         ((12, 6), "row_heads(4, 8)", ValueError, "one size to heads"),
         ((12, 6), "interleaved_rows(3)", ValueError, "give the number of matrices, 2 or more"),
         ((12, 6), "interleaved_rows(1, 4)", ValueError, "give the number of matrices, 2 or more"),
+        ((12, 6), "interleaved_rows(3, 4, 8)", ValueError, "one size for all or one for each"),
+        ((12, 6), "interleaved_rows(2, 3, 2)", ValueError, r"got 'interleaved_rows\(2, 3, 2\)', .* multiples of 5"),
         ((12, 6), 3, TypeError, r"matrix_view must be a string such as 'flatten', .* got 3: for example \(768, 7"),
         ((12, 6), None, TypeError, "or a tuple of row counts, got None"),
         ((12, 6), (4, 0), ValueError, "matrix_view size must be at least 1, got 0: pass 1 or more"),
@@ -262,6 +277,11 @@ def test_a_view_that_makes_no_matrices_is_refused():
     ]:
         with pytest.raises(error, match=message):
             Muon([Parameter(torch.zeros(shape))], matrix_view=view)
+
+
+def test_equal_turns_have_one_form():
+    optimizer = Muon([Parameter(torch.zeros(12, 6))], matrix_view="interleaved_rows(3, 2, 2, 2)")
+    assert optimizer.param_groups[0]["matrix_view"] == "interleaved_rows(3, 2)"
 
 
 def test_a_list_of_sizes_is_taken_as_a_tuple():

@@ -1,8 +1,8 @@
 """How parameters of transformers, timm and peft are read that are not one matrix, outputs × inputs, and why.
 
 A table only; :mod:`muonlab.optim.lookup` searches it, and nothing is imported from these packages. The first row that
-matches decides. Sizes in a view are numbers, sums and products of the names in ``SIZES``, of ``half`` and ``third``
-(of the dimension that is cut), and of attributes of the module or of its ``config``.
+matches decides. Sizes in a view are numbers, sums and products of the names in ``SIZES``, of ``half``, ``third``
+and ``twelfth`` (of the dimension that is cut), and of attributes of the module or of its ``config``.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ SIZES: Mapping[str, tuple[str, ...]] = {
     "heads": ("num_attention_heads", "num_heads", "n_heads", "n_head", "encoder_attention_heads"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "kv_n_heads"),
     "width": ("hidden_size", "embed_dim", "all_head_size", "n_embd", "d_model", "dim"),
+    "queries_per_key": ("heads / kv_heads",),
+    "values_per_key": ("num_v_heads / num_k_heads",),
     "q": ("heads * head_dim",),
     "kv": ("kv_heads * head_dim",),
 }
@@ -119,6 +121,7 @@ ROUTERS = (
 )
 
 _INTERLEAVED = "query, key and value take turns, head by head"
+_KEYS_INTERLEAVED = "key and value take turns, head by head"
 _THREE = "rows(third, third, third)"
 _GROUPED = "query, then the fewer heads of key and value"
 _KEY_VALUE = "key, then value"
@@ -174,8 +177,8 @@ FUSED_ATTENTION = (
     KnownParameter(
         "FalconAttention",
         "query_key_value.weight",
-        "flatten",
-        "groups of queries, one key and one value take turns: no view cuts unequal turns, kept as one matrix",
+        "interleaved_rows(3, queries_per_key * head_dim, head_dim, head_dim)",
+        "the queries of a group, its key and its value take turns",
         {"new_decoder_architecture": True},
     ),
     KnownParameter(
@@ -188,10 +191,34 @@ FUSED_ATTENTION = (
     KnownParameter("FalconAttention", "query_key_value.weight", "interleaved_rows(3, head_dim)", _INTERLEAVED),
     KnownParameter("timm.models.tiny_vit.Attention", "qkv.weight", "interleaved_rows(3, key_dim)", _INTERLEAVED),
     KnownParameter(
-        "timm.models.efficientformer.Attention",
-        "qkv.weight",
-        "flatten",
-        "query, key and a longer value take turns: no view cuts unequal turns, kept as one matrix",
+        "timm.models.efficientformer.Attention | timm.models.levit.Attention",
+        "qkv.weight | qkv.linear.weight",
+        "interleaved_rows(3, key_dim, key_dim, val_dim)",
+        _INTERLEAVED,
+    ),
+    KnownParameter(
+        "timm.models.levit.AttentionDownsample",
+        "kv.linear.weight",
+        "interleaved_rows(2, key_dim, val_dim)",
+        _KEYS_INTERLEAVED,
+    ),
+    KnownParameter(
+        "LevitAttention",
+        "queries_keys_values.linear.weight",
+        "interleaved_rows(3, key_dim, key_dim, attention_ratio * key_dim)",
+        _INTERLEAVED,
+    ),
+    KnownParameter(
+        "LevitAttentionSubsample",
+        "keys_values.linear.weight",
+        "interleaved_rows(2, key_dim, attention_ratio * key_dim)",
+        _KEYS_INTERLEAVED,
+    ),
+    KnownParameter(
+        "CodeGenAttention",
+        "qkv_proj.weight",
+        "interleaved_rows(3, twelfth)",
+        "query, value and key take turns, a quarter of each at a time",
     ),
     # MaxViT, CoAtNet
     KnownParameter("AttentionCl", "qkv.weight", "interleaved_rows(3, head_dim)", _INTERLEAVED, {"head_first": True}),
@@ -229,15 +256,8 @@ FUSED_ATTENTION = (
     KnownParameter(
         _MLA,
         "kv_b_proj.weight",
-        "interleaved_rows(2, v_head_dim)",
+        "interleaved_rows(2, qk_nope_head_dim, v_head_dim)",
         "key without rotation and value take turns, head by head",
-        {"has_kv_lora_rank": True, "key_as_long_as_value": True},
-    ),
-    KnownParameter(
-        _MLA,
-        "kv_b_proj.weight",
-        "flatten",
-        "key and value of unequal sizes take turns: no view cuts unequal turns, kept as one matrix",
         {"has_kv_lora_rank": True},
     ),
 )
@@ -307,8 +327,8 @@ DELTA_NET = (
     KnownParameter(
         "Qwen3NextGatedDeltaNet",
         "in_proj_qkvz.weight",
-        "flatten",
-        "query, key, and longer value and gate take turns: no view cuts unequal turns, kept as one matrix",
+        "interleaved_rows(4, head_k_dim, head_k_dim, values_per_key * head_v_dim, values_per_key * head_v_dim)",
+        "query, key, value and gate take turns, one head of the keys at a time",
     ),
     KnownParameter(
         "*GatedDeltaNet | *DeltaAttention",
@@ -403,6 +423,12 @@ FUSED_BY_HEADS = (
         {"holder": "Conv1D"},
     ),
     KnownParameter(
+        "timm.models.efficientformer.Attention",
+        "qkv.weight",
+        "row_heads(key_dim + key_dim + val_dim)",
+        "by heads, the query, key and value of a head in one matrix, as their sizes differ",
+    ),
+    KnownParameter(
         _ATTENTION,
         "qkv.weight | qkv_proj.weight | query_key_value.weight | Wqkv.weight | c_attn.weight | in_proj_weight",
         "row_heads(head_dim)",
@@ -413,8 +439,15 @@ KEYS_VALUES = (
     KnownParameter(
         _MLA,
         "kv_b_proj.weight",
+        "row_heads(v_head_dim)",
+        "key without rotation and value by heads",
+        {"has_kv_lora_rank": True, "key_as_long_as_value": True},
+    ),
+    KnownParameter(
+        _MLA,
+        "kv_b_proj.weight",
         "row_heads(qk_nope_head_dim + v_head_dim)",
-        "key and value by heads",
+        "by heads, the key and the value of a head in one matrix, as their sizes differ",
         {"has_kv_lora_rank": True},
     ),
     KnownParameter(

@@ -33,7 +33,7 @@ def known_default(places: Sequence[Site], shape: Sequence[int]) -> tuple[str, st
             return row.read_as, row.why
         view = _resolved(row.read_as, shape, partial(_size, site=site))
         if view is not None and _makes_matrices(view, shape):
-            return view, row.why
+            return check_view(view), row.why
     return None
 
 
@@ -135,7 +135,7 @@ def _resolved(template: str, shape: Sequence[int], size: Callable[[str], int | N
     whole = shape[-1] if "column" in words else shape[-2 if "batch" in words else 0]
 
     def value(name: str) -> int | None:
-        parts = {"half": 2, "third": 3}.get(name)
+        parts = {"half": 2, "third": 3, "twelfth": 12}.get(name)
         return whole // parts if parts else size(name)
 
     numbers = [_sum(formula, value) for formula in inside.rstrip(")").split(",")]

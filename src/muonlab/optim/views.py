@@ -12,6 +12,7 @@ A view is a string of up to three words:
 ``row_heads(64)``                      consecutive blocks of 64 rows, each its own matrix
 ``column_heads(64)``                   the same along the columns, such as an output projection by heads
 ``interleaved_rows(3, 64)``            3 matrices whose rows take turns, 64 at a time
+``interleaved_rows(2, 192, 256)``      the same with a size for each: 192 rows of the first, then 256 of the second
 ``interleaved_columns(2, 1)``          2 matrices whose columns take turns, one at a time
 =====================================  ===============================================================================
 
@@ -66,6 +67,17 @@ class ParsedView:
         """Whether the blocks take turns."""
         return self.cut.startswith("interleaved")
 
+    @property
+    def unit(self) -> int:
+        """How many rows or columns heads and turns take: the dimension is a multiple of it."""
+        return sum(self.turn) if self.interleaved else self.numbers[0]
+
+    @property
+    def turn(self) -> tuple[int, ...]:
+        """How many rows or columns each interleaved block has in one turn."""
+        count, *sizes = self.numbers
+        return tuple(sizes) if len(sizes) > 1 else (sizes[0],) * count
+
     def cut_dim(self, ndim: int) -> int:
         """Return the dimension that is cut."""
         if "column" in self.cut:
@@ -78,7 +90,7 @@ class ParsedView:
             return ()
         whole = shape[self.cut_dim(len(shape))]
         if self.interleaved:
-            return (whole // self.numbers[0],) * self.numbers[0]
+            return tuple([whole // self.unit * size for size in self.turn])
         return (self.numbers[0],) * (whole // self.numbers[0]) if "heads" in self.cut else self.numbers
 
     def matrices(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -118,12 +130,17 @@ def _parse_strictly(view: str) -> ParsedView:
         rule = "have each word once, at most one that cuts, and 'flatten' alone"
     elif cut and (not numbers or min(numbers) < 1 or ("heads" in cut and len(numbers) != 1)):
         rule = "give sizes of 1 or more to what cuts, and one size to heads"
-    elif cut.startswith("interleaved") and (len(numbers) != 2 or numbers[0] < 2):
-        rule = "give the number of matrices, 2 or more, and how many rows or columns at a time to what is interleaved"
+    elif cut.startswith("interleaved") and (numbers[0] < 2 or len(numbers) not in (2, 1 + numbers[0])):
+        rule = (
+            "give the number of matrices, 2 or more, and how many rows or columns at a time to what is interleaved, "
+            "one size for all or one for each"
+        )
     elif any(inside for name, inside in words if name not in CUTS):
         rule = "have sizes only in what cuts"
     if rule:
         raise ValueError(f"matrix_view must {rule}, got {view!r}: for example 'batch rows(512, 512)'")
+    if cut.startswith("interleaved") and len(set(numbers[1:])) == 1:
+        numbers = numbers[:2]
     return ParsedView("batch" in flags, "transposed" in flags, cut, numbers)
 
 
@@ -168,11 +185,10 @@ def check_fits(view: MatrixView, shape: Sequence[int], name: str) -> None:
             f"the sizes of a matrix_view must add up to the {axis}, got {sizes}, sum {sum(sizes)}, for {name} "
             f"of shape {shape}: give sizes that add up to {whole}"
         )
-    unit = math.prod(parsed.numbers)
-    if parsed.cut not in ("rows", "columns") and whole % unit:
+    if parsed.cut not in ("rows", "columns") and whole % parsed.unit:
         raise ValueError(
-            f"a matrix_view must divide the {axis}, got {str(parsed)!r}, which takes multiples of {unit}, for {name} "
-            f"of shape {shape}: choose a divisor of {whole}"
+            f"a matrix_view must divide the {axis}, got {str(parsed)!r}, which takes multiples of {parsed.unit}, for "
+            f"{name} of shape {shape}: choose a divisor of {whole}"
         )
     if len(shape) > 2 and not parsed.batch and set(sizes) == {1}:
         raise ValueError(
@@ -255,15 +271,15 @@ def _matrix_blocks(shape: Sequence[int], view: MatrixView, dim: int, shards: int
     parsed, shard_sizes = parse_view(view), chunk_sizes(shape[dim], shards)
     cut = parsed.cut_dim(len(shape))
     result, first = [], 0
-    for size in parsed.sizes(shape) or (shape[cut],):
+    for number, size in enumerate(parsed.sizes(shape) or (shape[cut],)):
         block_shape = (*shape[:cut], size, *shape[cut + 1 :])
         matrices, block_dim, sizes = parsed.matrices(block_shape), dim, shard_sizes
         if parsed.interleaved:
-            count, each = parsed.numbers
+            each = parsed.turn[number]
             block_shape = (*shape[:cut], size // each, each, *shape[cut + 1 :])
             block_dim = dim if dim <= cut else dim + 1
             if dim == cut:
-                sizes = _whole_turns(shard_sizes, count * each, parsed)
+                sizes = _whole_turns(shard_sizes, parsed)
         elif dim == cut:
             sizes = _overlaps(shard_sizes, first, first + size)
         result.append(MatrixBlock(block_shape, matrices, block_dim, sizes, parsed.transposed, parsed.interleaved))
@@ -282,8 +298,8 @@ def split_tensor(tensor: Tensor, view: MatrixView, blocks: Sequence[MatrixBlock]
     cut = parsed.cut_dim(tensor.ndim)
     sizes = [block.piece_shape(shard)[cut] for block in blocks]
     if parsed.interleaved:
-        turns = tensor.view(*tensor.shape[:cut], sizes[0], *parsed.numbers, *tensor.shape[cut + 1 :])
-        return turns.unbind(cut + 1)
+        turns = tensor.view(*tensor.shape[:cut], sizes[0], parsed.unit, *tensor.shape[cut + 1 :])
+        return torch.split(turns, list(parsed.turn), cut + 1)
     return torch.split(tensor, sizes, cut)
 
 
@@ -307,8 +323,9 @@ def _overlaps(shard_sizes: Sequence[int], first: int, last: int) -> tuple[int, .
     return tuple(overlaps)
 
 
-def _whole_turns(shard_sizes: Sequence[int], turn: int, view: ParsedView) -> tuple[int, ...]:
+def _whole_turns(shard_sizes: Sequence[int], view: ParsedView) -> tuple[int, ...]:
     """Return how many turns of interleaved blocks each shard holds; raise if one is cut."""
+    turn = view.unit
     if any(size % turn for size in shard_sizes):
         raise ValueError(
             f"shards must hold whole turns of interleaved blocks, multiples of {turn}, got shards of "

@@ -114,9 +114,13 @@ def planned_blocks(param: GroupedParam) -> list[PlannedBlock]:
         whole = MatrixBlock(tuple(p.shape), (), 0, ())
         return [PlannedBlock(p, 0, whole, 0.0, f"{name} {getattr(p, 'placements', None)}")]
     description = repr((name, _treatment(group)))
+    try:
+        blocks = param_blocks(p, group["matrix_view"], layout)
+    except ValueError as error:  # shards that cut what the view keeps together
+        raise ValueError(f"{error}, with split_params(model, rules={{{name!r}: 'flatten'}})") from None
     return [
         PlannedBlock(p, i, block, block_cost(group["orthogonalizer"], block.matrices, p.dtype, p.device), description)
-        for i, block in enumerate(param_blocks(p, group["matrix_view"], layout))
+        for i, block in enumerate(blocks)
     ]
 
 
