@@ -175,6 +175,13 @@ MUTANTS = (
         )
     ),
     Mutant("theory", "theory/trajectory.py", "if right < 0 and (", "if right < -1e9 and (", TRAJECTORY),
+    Mutant(
+        "theory",
+        "theory/iterations.py",
+        "nesterov=nesterov, beta=beta",
+        "nesterov=False, beta=beta",
+        ("tests/theory/test_iterations.py", "-k", "schedule"),
+    ),
     Mutant("theory", "theory/trajectory.py", "if weight_norm is None:", "if weight_norm == -1:", TRAJECTORY),
     Mutant(
         "theory",
