@@ -126,7 +126,7 @@ def report(
         "run": f"MLP 784-512-256-10 without biases, GELU, MNIST, {T} steps, batches of {BATCH} drawn with replacement, "
         f"cosine, decay {DECAY}",
         "loss on the training set": [start, end],
-        "estimates": {"L": L, "sigma": sigma},
+        "estimates": {"L": L, "sigma": sigma, "note": "from below, along the run: the certificate is an estimate, too"},
         "descent": [min(step.descent for step in history), max(step.descent for step in history)],
         "gain": max(step.gain for step in history),
         "pull": [min(step.pull or 0.0 for step in history), max(step.pull or 0.0 for step in history)],

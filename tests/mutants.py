@@ -164,14 +164,24 @@ MUTANTS = (
             ("trajectory.py", "L / 2 * float(np.sum((rates * (gains + pull)) ** 2))", "L"),
             ("trajectory.py", "L * float(np.sum(rates * (rhos + gains) * trace.drift))", "gains"),
             ("trajectory.py", "rhos * trace.past_noise + gains * trace.noise", "trace.past_noise"),
+            ("trajectory.py", "L * float(np.sum(load * trace.drift))", "L"),
+            ("trajectory.py", "unit * size * (float(np.sum", "size"),
             ("trajectory.py", "FrankWolfeGap(_over(sums, rates), bool(np.all(pulls", "_over"),
             ("trajectory.py", "radius = (1 - eta * decay) * radius + eta * gain", "eta * gain"),
             ("lr_schedules.py", "WARMUP, DECAY = 0.05, 0.15", "0.15"),
             ("lr_schedules.py", "(rho * ahead * beta + s * current) * kept", "s * current"),
+            ("lr_schedules.py", "(rho + s) * math.sqrt(2 * L * D)", "(rho + s)"),
             ("momentum.py", "gamma**tail * kept + (1 - gamma) ** tail", "gamma**tail"),
         )
     ),
     Mutant("theory", "theory/trajectory.py", "if right < 0 and (", "if right < -1e9 and (", TRAJECTORY),
+    Mutant(
+        "theory",
+        "theory/iterations.py",
+        "nesterov=nesterov, beta=beta",
+        "nesterov=False, beta=beta",
+        ("tests/theory/test_iterations.py", "-k", "schedule"),
+    ),
     Mutant("theory", "theory/trajectory.py", "if weight_norm is None:", "if weight_norm == -1:", TRAJECTORY),
     Mutant(
         "theory",
@@ -705,6 +715,13 @@ MUTANTS = (
         "diagnostics/recording/covered_run.py",
         "nesterov=self._momentum_kind.nesterov",
         "nesterov=False",
+        ("tests/diagnostics/recording/test_recorder.py", "-k", "default_muon"),
+    ),
+    Mutant(
+        "diagnostics",
+        "diagnostics/recording/covered_run.py",
+        '(if they are estimates, so is the bound)"',
+        '"',
         ("tests/diagnostics/recording/test_recorder.py", "-k", "default_muon"),
     ),
     Mutant(

@@ -163,7 +163,7 @@ def test_the_tables_of_the_certificate_of_a_run_are_those_of_its_result():
     table = "\n".join(["| term | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
     paper = "\n".join(f"{name} & {value} \\\\" for name, value in rows[:5])
     norms, losses = report["gradient norm, every tenth step"], report["loss on the training set"]
-    start, end = (f"{loss:.3f}" for loss in losses)
+    start, end, decrease = f"{losses[0]:.3f}", f"{losses[1]:.3f}", losses[0] - losses[1]
     measured = f"{norms['mean']:.2f} on average", f"{norms['least']:.2f} at least"
     for name in ("docs/log.md", "docs/guides/reading-a-certificate.md"):
         page = " ".join((ROOT / name).read_text(encoding="utf-8").split())
@@ -176,6 +176,10 @@ def test_the_tables_of_the_certificate_of_a_run_are_those_of_its_result():
     assert paper.replace("95 %", "95\\,\\%") in tex
     assert f"from {start} to {end}" in tex
     assert (noisy["status"], silent["status"]) == ("applies", "applies")
+    assert report["estimates"]["note"].endswith("the certificate is an estimate, too")
+    for bound, sigma in ((noisy, report["estimates"]["sigma"]), (silent, 0.0)):
+        assert f"L = {report['estimates']['L']:g}, D = {decrease:g} and sigma = {sigma:g} are true" in bound["reason"]
+    assert "with estimates it is an estimate of that bound" in " ".join(tex.split())
 
 
 def test_the_shares_that_the_attack_found_are_printed_as_committed():

@@ -88,6 +88,14 @@ def test_the_text_of_rates_names_methods_terms_and_the_target(capsys):
     assert "steps to target" not in run(capsys, "rates")[1]
 
 
+def test_rates_know_schedules_and_nesterov(capsys):
+    options = ("rates", "--r", "8", "--lr-schedule", "cosine", "--nesterov")
+    expected = summary.rates(L=1.0, D=1.0, sigma=1.0, r=8, B=128, T=10_000, lr_schedule="cosine", nesterov=True)
+    assert strict(run(capsys, *options, "--json")[1]) == json.loads(json.dumps(expected))
+    note = "Muon: Corollary A1, cosine schedule, with Nesterov's look-ahead; the average is weighted by the rates"
+    assert note in run(capsys, *options)[1]
+
+
 def test_every_list_has_its_names_as_json_and_as_text(capsys):
     from muonlab.optim import optimizers
 
@@ -140,6 +148,7 @@ def test_a_bad_value_exits_with_code_2_and_one_line_that_names_the_rule(capsys):
         (("--q", "-1"), "q must be at least 0, got -1: pass 0 or more"),
         (("--delta-0", "1"), f"delta_0 must be a finite number in [0, 1), got 1.0: {interval}"),
         (("--target", "0"), f"target must be a finite number in (0, inf), got 0.0: {interval}"),
+        (("--nesterov",), "nesterov needs a schedule, got lr_schedule = None: pass lr_schedule='constant'"),
         (("--target", "1e-30", "--json"), "target = 1e-30 needs more than 2**100 steps: choose a larger target"),
     ):
         assert run(capsys, "rates", *options) == (2, "", f"muonlab: {rule}\n")

@@ -6,7 +6,8 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from muonlab.theory import iterations_for, muon_bound, sgdm_bound
+from muonlab.theory import iterations_for, muon_bound, schedule_factors, sgdm_bound
+from muonlab.theory.lr_schedules import LR_SCHEDULES
 
 BASE = {"L": 1.0, "D": 1.0, "sigma": 0.5, "r": 8, "B": 32}
 CASES = [
@@ -74,6 +75,33 @@ def test_the_bound_reaches_the_target_at_t_and_nothing_reaches_it_one_step_earli
         assert least_on_grids(method, constants, chi, problem, T - 1, bound) > target * (1 - 1e-9)
         reached = least_on_grids(method, constants, chi, problem, T, bound)
         assert reached == pytest.approx(bound.total, rel=1e-6, abs=0)  # the grids are fine enough to have found it
+
+
+def least_with_schedule(name, nesterov, chi, T, L, D, sigma, r, B):
+    """Least bound of Corollary A1 at ``s = 1`` over a grid of β; over η the least ``aη + b/η`` is ``2√(ab)``."""
+    k = np.geomspace(1e-6, 1, 50_001)
+    beta, ahead, rho, h = 1 - k, 1 - k if nesterov else 1.0, 1 / chi, schedule_factors(name, T)
+    current = np.sqrt(1 + 2 * beta - 2 * beta**3) if nesterov else 1.0
+    falling = D / h.sum()
+    rising = L * (h @ h) / h.sum() * (1 / 2 + (rho + 1) * ahead * beta / k)
+    noise = sigma * np.sqrt(r / B) * (rho * ahead * beta + current) * np.sqrt(k / (1 + beta))
+    start = (rho + 1) * np.sqrt(2 * L * D) * ahead * beta / k / h.sum()
+    return float(np.min(2 * np.sqrt(falling * rising) + noise + start)) / rho
+
+
+def test_with_a_schedule_the_steps_are_those_of_corollary_a1():
+    problem = {"L": 1.3, "D": 0.7, "sigma": 2.0, "r": 6, "B": 24}
+    found = {}
+    for name, nesterov in product(LR_SCHEDULES, [False, True]):
+        needed = iterations_for(0.5, **problem, chi=1.6, lr_schedule=name, nesterov=nesterov)
+        found[name, nesterov] = T = needed.total
+        at, before = (least_with_schedule(name, nesterov, 1.6, steps, **problem) for steps in (T, T - 1))
+        assert needed.bound.total == pytest.approx(at, rel=1e-6, abs=0)
+        assert needed.bound.total <= 0.5 < before
+        assert needed.bound.beta > 0.5
+    constant, wsd, linear, cosine = (found[name, True] for name in ("constant", "wsd", "linear", "cosine"))
+    assert constant < wsd < linear < cosine
+    assert found["constant", False] < iterations_for(0.5, **problem, chi=1.6).total  # ρβ + s in place of ρ + s
 
 
 def test_a_smaller_target_never_needs_fewer_steps():
@@ -146,6 +174,18 @@ def test_bad_arguments_are_refused_by_rule_and_value():
         ({"L": 0.0}, ValueError, r"L must be a finite number in \(0, inf\), got 0\.0: choose a value inside"),
         ({"sigma": -1.0}, ValueError, r"sigma must be a finite number in \[0, inf\), got -1\.0: choose a value"),
         ({"B": 0}, ValueError, r"B must be at least 1, got 0: pass 1 or more"),
+        ({"lr_schedule": "step"}, ValueError, r"lr_schedule must be one of None, 'constant', .*, got 'step': pick one"),
+        ({"nesterov": True}, ValueError, r"nesterov needs a schedule, got lr_schedule = None: pass lr_schedule="),
+        (
+            {"lr_schedule": "cosine", "constants": "paper"},
+            ValueError,
+            r"the paper has no bound for schedules, got lr_schedule = 'cosine' with constants = 'paper': pass",
+        ),
+        (
+            {"lr_schedule": "cosine", "method": "sgdm"},
+            ValueError,
+            r"SGD-M has no bound for schedules here, got lr_schedule = 'cosine': leave it out",
+        ),
     ]:
         with pytest.raises(error, match=message):
             iterations_for(**{"target": 0.5, **BASE, **changes})

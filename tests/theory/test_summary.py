@@ -13,6 +13,7 @@ from muonlab.theory import (
     iterations_for,
     muon_bound,
     polar_error,
+    schedule_bound,
     schedule_error,
     sgdm_bound,
 )
@@ -77,6 +78,20 @@ def test_a_target_adds_iteration_counts():
         assert table[method]["order_terms"] == dict(needed.order)
         assert table[method]["order_dominant"] == needed.dominant
     assert all("iterations" not in row for row in rows().values())
+
+
+def test_with_a_schedule_the_rows_of_muon_are_corollary_a1_and_that_of_sgdm_does_not_change():
+    constants = {k: v for k, v in BASE.items() if k != "T"}
+    options = {"lr_schedule": "cosine", "nesterov": True}
+    report = rates(**BASE, delta_0=0.5, target=0.8, **options)
+    assert (report["lr_schedule"], report["nesterov"]) == ("cosine", True)
+    table = {row["method"]: row for row in report["methods"]}
+    assert table["SGD-M"] == rows(delta_0=0.5, target=0.8)["SGD-M"]
+    for method, a in (("Muon (SVD)", 1.0), ("Muon (kappa=2, q=3)", 1 - polar_error(0.5))):
+        expected = schedule_bound(**BASE, alignment=a, **options)
+        assert (table[method]["bound"], table[method]["eta"]) == (expected.total, expected.eta)
+        needed = iterations_for(0.8, "muon", **constants, chi=1 / a, **options)
+        assert table[method]["iterations"] == needed.total
 
 
 def test_an_infinite_bound_becomes_none_with_its_reason():

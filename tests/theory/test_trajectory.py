@@ -124,7 +124,8 @@ def test_every_term_of_a_runs_certificate_is_the_printed_sum():
             assert bound.total == pytest.approx(sum(bound.terms.values()), rel=1e-13, abs=0)
             assert bound.confidence == pytest.approx(0.9 if sigma else 1.0, abs=1e-15)
             assert (bound.status, bound.gap is None) == ("applies", not decayed)
-            assert "every step of 40" in bound.reason
+            noise = "noise by Markov at 0.1" if sigma else "no noise, as sigma = 0"
+            assert bound.reason == f"every step of 40 counted; {noise}"
             if decayed:
                 assert bound.gap.bound == pytest.approx(sum(sums.values()) / sum(etas), rel=1e-11, abs=0)
 

@@ -227,7 +227,7 @@ class RunBound(NamedTuple):
     Attributes:
         total: the bound; infinite when the theorem gives none.
         terms: name → contribution; they add up to ``total``.
-        confidence: probability with which the bound holds; 1 without noise.
+        confidence: probability with which the bound holds, given the constants; 1 without noise (``sigma=0``).
         status: ``"applies"`` or ``"not_applicable"``.
         reason: why.
         gap: with weight decay, the bound on the Frank-Wolfe gap; else None.
@@ -338,5 +338,6 @@ def run_bound(
     if reason:
         return RunBound(math.inf, {}, confidence if gap else 1.0, "not_applicable", reason, gap)
     terms = {name: value / float(np.sum(weights)) for name, value in sums.items()}
-    reason = f"every step of {T} counted" + (f"; noise by Markov at {failure:g}" if sigma else "")
+    noise = f"noise by Markov at {failure:g}" if sigma else "no noise, as sigma = 0"
+    reason = f"every step of {T} counted; {noise}"
     return RunBound(math.fsum(terms.values()), terms, confidence, "applies", reason, gap)

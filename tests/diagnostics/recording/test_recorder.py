@@ -774,7 +774,10 @@ def test_default_muon_with_warm_up_from_zero_cosine_rising_momentum_and_weight_d
         )  # fmt: skip
         assert found.terms == pytest.approx(by_hand.terms, rel=1e-5)
         assert found.status == ("applies" if decay < 1 else "not_applicable")
+        constants = f"L = {objective.L:g}, D = {values[0] - values[-1]:g} and sigma = 0 are true of this run"
+        assert f"Assumed: {constants} (if they are estimates, so is the bound)" in found.reason
         if decay < 1:
+            assert "no noise, as sigma = 0" in found.reason
             weights = etas * (rho - (0.0 if pull is None else pull))
             assert found.total >= np.sum(weights * norms) / np.sum(weights)
         if decay:

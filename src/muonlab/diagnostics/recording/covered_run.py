@@ -225,4 +225,6 @@ class CoveredRun:
             pull=[step.pull or 0.0 for step in self.history] if any(step.pull for step in self.history) else None,
             tail=tail,
         )
-        return bound._replace(reason=f"{bound.reason}. Assumed: {'; '.join(ASSUMED)}")
+        given = f"L = {L:g}, D = {D:g} and sigma = {sigma:g} are true of this run"
+        assumed = (f"{given} (if they are estimates, so is the bound)", *ASSUMED)
+        return bound._replace(reason=f"{bound.reason}. Assumed: {'; '.join(assumed)}")
