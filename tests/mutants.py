@@ -83,6 +83,7 @@ STEPS = (
 PRODUCTS = ("tests/orthogonalize/test_products.py",)
 POLAR = ("tests/orthogonalize/test_polar.py",)
 OWN = "tests/lab/own/test_own_study.py"
+SOURCE = ("tests/lab/own/test_source.py",)
 OPTIMA = ("tests/lab/test_optima.py",)
 MATRIX = ("tests/diagnostics/certificates/test_matrix_certification.py", "-k", "floor")
 NETWORK = ("tests/diagnostics/certificates/test_network_certificate.py",)
@@ -319,6 +320,8 @@ MUTANTS = (
     Mutant(
         "lab", "lab/own/source.py", "for used in sorted(", "for used in sorted([]) and (", (OWN, "-k", "edited_code")
     ),
+    Mutant("lab", "lab/own/source.py", "_follow_all(file, file.code.tree, found)", "pass", SOURCE),
+    Mutant("lab", "lab/own/source.py", "names.add(_root(statement.value.func)", 'names.add(""', SOURCE),
     Mutant("lab", "lab/own/models.py", '"weights": digest.hexdigest()', '"weights": ""', (OWN, "-k", "initialisation")),
     Mutant("lab", "lab/own/datasets.py", "digest.update(values.data)", "pass", (OWN, "-k", "own_tensors")),
     Mutant(

@@ -9,6 +9,7 @@ import pytest
 
 from muonlab.cli.app import main
 from muonlab.lab import Spec, Study, best, run
+from muonlab.report.page import sections
 from muonlab.report.page.sweeps import sweep_section
 
 SWEEP = Study(
@@ -40,8 +41,11 @@ def test_the_best_of_each_optimizer_has_the_least_validation_loss_and_reports_th
             for lr in ("lr=0.001", "lr=0.01", "lr=0.1")
         }
         chosen = min(mean, key=lambda lr: mean[lr]["validation_loss"])
-        assert row.setting == {"lr": chosen}
+        assert row.setting == {"lr": float(chosen.removeprefix("lr="))}
+        assert row.label == f"{row.group}, {chosen}"
         assert (row.value, row.test_loss) == pytest.approx(tuple(mean[chosen].values()))
+        for name, std in (("validation_loss", row.value_std), ("test_loss", row.test_loss_std)):
+            assert std == pytest.approx(statistics.stdev(cell.last[name] for cell in results.places()[row.label]))
         assert row.at_edge == (() if chosen == "lr=0.01" else ("lr",))
         assert row.runs == 2
     by_rate = best(results, by="lr")
@@ -52,9 +56,7 @@ def test_the_best_of_each_optimizer_has_the_least_validation_loss_and_reports_th
 def test_a_setting_with_a_cell_that_failed_is_not_chosen(results):
     (sgdm, _) = best(results)
     cells = [
-        dataclasses.replace(cell, status="failed")
-        if (cell.points["lr"], cell.seed) == (sgdm.setting["lr"], 1)
-        else cell
+        dataclasses.replace(cell, status="failed") if (cell.label, cell.seed) == (sgdm.label, 1) else cell
         for cell in results.cells
     ]
     (now, _) = best(dataclasses.replace(results, cells=tuple(cells)))
@@ -90,6 +92,32 @@ def test_the_page_shows_the_sweep(results):
     assert (results.folder / "report/figures/sweep-lr.svg").exists()
     page = (results.folder / "report.html").read_text(encoding="utf-8")
     assert "Loss over lr" in page
+    assert "The curves are of" not in page  # six curves can be told apart
+
+
+def test_of_a_large_sweep_the_page_draws_the_curves_of_the_best_settings(results, monkeypatch):
+    labels = [row.label for row in best(results)]
+    places = results.places()
+    for most, drawn in ((5, labels), (6, list(places))):
+        monkeypatch.setattr(sections, "MOST_NAMED", most)
+        training = sections.study_sections(results)[0]
+        panels = training.figures[0].panels
+        by_epoch = [panel for panel in panels if panel.x_name == "epoch"]
+        assert [[series.label for series in panel.series] for panel in by_epoch] == [drawn, drawn]
+        assert {series.label for panel in panels for series in panel.series} == set(drawn)  # by seconds, if timed
+        sentence = "The curves are of the best settings of the sweep; the tables have all 6."
+        assert (sentence in training.intro) == (most < 6)
+        assert len(training.tables[0].rows) == len(places)
+    unchosen = dataclasses.replace(results, cells=tuple(c for c in results.cells if c.points["optimizer"] == "AdamW"))
+    monkeypatch.setattr(sections, "MOST_NAMED", 1)
+    none = [dataclasses.replace(cell, metrics=tuple(without_validation(cell))) for cell in unchosen.cells]
+    shown = sections.study_sections(dataclasses.replace(unchosen, cells=tuple(none)))[0].figures[0].panels[0].series
+    assert len(shown) == 3  # nothing was chosen, so all are drawn
+
+
+def without_validation(cell):
+    for row in cell.metrics:
+        yield {name: value for name, value in row.items() if not name.startswith("validation")}
 
 
 def test_rows_become_a_frame_and_a_file(results, tmp_path):

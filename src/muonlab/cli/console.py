@@ -123,15 +123,18 @@ def optimizers(report: dict[str, Any]) -> str:
 def studies(report: dict[str, Any]) -> str:
     """Format the studies with their claims."""
     profiles = list(dict.fromkeys(profile for s in report["studies"] for profile in s["cells"]))
+    ours = not any(s["file"] for s in report["studies"])
     rows = [
-        [s["number"], s["name"], s["title"], ", ".join(s["items"]), *(s["cells"].get(name, "-") for name in profiles)]
+        [*([s["number"]] * ours), s["name"], s["title"], *([", ".join(s["items"])] * ours)]
+        + [s["cells"].get(name, "-") for name in profiles]
         for s in report["studies"]
     ]
-    header = ["no.", "name", "title", "of the paper", *(f"cells, {profile}" for profile in profiles)]
+    counts = [f"cells, {profile}" for profile in profiles] if len(profiles) > 1 else ["cells"]
+    header = [*(["no."] * ours), "name", "title", *(["of the paper"] * ours), *counts]
     claims = [f"{s['name']}: {' '.join(s['claims'])}" for s in report["studies"] if s["claims"]]
-    name, profile = ("NAME", "smoke") if claims else ("FILE", profiles[0])
-    end = f"Run one: muonlab run {name} --profile {profile}"
-    return "\n".join([table(header, rows), "", *claims, *([""] if claims else []), end])
+    files = [f"Run it: muonlab run {s['file']}" for s in report["studies"] if s["file"]]
+    ends = files or ["Run one: muonlab run NAME --profile smoke"]
+    return "\n".join([table(header, rows), "", *claims, *([""] if claims else []), *ends])
 
 
 def models(report: dict[str, Any]) -> str:
@@ -173,6 +176,7 @@ def run(report: dict[str, Any]) -> str:
         *([f"Profile {report['profile']}, not the paper's setting: {smaller}"] if smaller else []),
         *([f"Changed by options: {', '.join(report['changed'])}"] if report["changed"] else []),
         *(f"Data: {d['words']}" for d in report["data"].values()),
+        *([report["earlier"]] if report["earlier"] else []),
         *([] if report["clock"] == "wall" else [report["timing"]]),
         *(f"Failed: {f['cell']}: {f['error']}" for f in report["failures"]),
     ]

@@ -16,10 +16,12 @@ class Best:
 
     Args:
         group: the value of the axis that groups the cells.
-        setting: the values of the other axes.
+        setting: the values of the other axes: numbers, or labels where an axis has no numbers.
+        label: of its cells.
         runs: number of seeds.
         chosen_by: name of the number by which the setting was chosen.
         value: its mean over the seeds, at the last evaluation.
+        value_std: its standard deviation over the seeds; 0 for one.
         test_loss: mean over the seeds, at the last evaluation.
         test_loss_std: standard deviation over the seeds; 0 for one.
         at_edge: axes of three or more numbers of which the smallest or largest is the best: the grid may be too narrow.
@@ -27,10 +29,12 @@ class Best:
     """
 
     group: str
-    setting: Mapping[str, str]
+    setting: Mapping[str, int | float | str]
+    label: str
     runs: int
     chosen_by: str
     value: float
+    value_std: float
     test_loss: float
     test_loss_std: float
     at_edge: tuple[str, ...] = ()
@@ -77,24 +81,24 @@ def _best_of(group: str, cells: Sequence[CellResult], by: str, on: str) -> Best 
     }
     if not whole:
         return None
-    chosen = min(whole, key=lambda setting: _mean(whole[setting], on))
+    chosen = min(whole, key=lambda setting: _mean_and_std(whole[setting], on)[0])
     runs = whole[chosen]
-    losses = [float(cell.last["test_loss"]) for cell in runs]
     return Best(
         group,
-        dict(chosen),
+        {axis: runs[0].value_on(axis) for axis, _ in chosen},
+        runs[0].label,
         len(runs),
         on,
-        _mean(runs, on),
-        statistics.fmean(losses),
-        statistics.stdev(losses) if len(losses) > 1 else 0.0,
+        *_mean_and_std(runs, on),
+        *_mean_and_std(runs, "test_loss"),
         tuple(axis for axis, _ in chosen if _is_at_edge(axis, runs[0], cells)),
         sum(cell.status != "done" for cell in cells),
     )
 
 
-def _mean(cells: Sequence[CellResult], name: str) -> float:
-    return statistics.fmean(float(cell.last[name]) for cell in cells)
+def _mean_and_std(cells: Sequence[CellResult], name: str) -> tuple[float, float]:
+    values = [float(cell.last[name]) for cell in cells]
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def _is_at_edge(axis: str, cell: CellResult, cells: Sequence[CellResult]) -> bool:
@@ -104,8 +108,6 @@ def _is_at_edge(axis: str, cell: CellResult, cells: Sequence[CellResult]) -> boo
 
 
 def number_of(cell: CellResult, axis: str) -> float | None:
-    """Return the number that an axis named after a field, or after an option ``FIELD.OPTION``, has in a cell."""
-    field, dot, option = axis.partition(".")
-    place = cell.spec.get(field)
-    value = place.get("options", {}).get(option) if dot and isinstance(place, Mapping) else place
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    """Return the number that a cell has on an axis; None for an axis of labels."""
+    value = cell.value_on(axis)
+    return None if isinstance(value, str) else float(value)

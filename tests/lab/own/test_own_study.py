@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,11 +18,14 @@ import torch
 from torch import nn
 
 import muonlab
+from muonlab.cli import console
 from muonlab.cli.app import main
 from muonlab.lab import Settings, Spec, Study, dataset, load_results, model, optimizer, run
 from muonlab.lab.own.optimizers import UNSUPPORTED
 from muonlab.lab.runner.cells import CellJob
 from muonlab.lab.runner.results import earlier_names
+from muonlab.lab.runner.summary import command as command_of
+from muonlab.lab.runner.summary import report
 from muonlab.lab.studies import find
 from muonlab.lab.study import Axis
 from muonlab.optim import optimizers
@@ -104,6 +108,8 @@ def test_a_function_of_data_gets_the_directory_of_the_data_in_worker_processes_t
     given = Study("s", of_pairs(dataset=dataset(*PAIRS, name="points_in")), seeds=2)
     alone = run(given, out=tmp_path / "own", threads=1)
     assert_same_cells(results.cells, alone.cells)
+    assert " --data DIR " in command_of(results)
+    assert "--data" not in command_of(alone)
 
 
 # -------------------------------------------------------------------------------------------------- row 2: edited code
@@ -127,6 +133,8 @@ def test_edited_code_is_a_new_cell_and_the_old_one_stays(tmp_path):
         assert set(now.values()).isdisjoint(seen.values()), what
         assert sorted(earlier_names(out)) == sorted(seen), what
         assert losses(load_results(out)) == now, what
+        kept = f"Kept, but not shown: {len(seen)} cell{'s' if len(seen) > 1 else ''} of an earlier definition"
+        assert kept in console.run({**report(load_results(out)), "page": "report.html"}), what
         seen |= now
     assert all((out / "cells" / name / "done.json").exists() for name in seen)
     again = run(loaded(tmp_path, "# a comment\n" + SMALLEST.replace("x):", "x):  # another")), out=out)
@@ -234,7 +242,9 @@ def test_a_study_file_is_listed_run_side_by_side_and_reported_like_a_registered_
     assert "scikit-learn&#39;s" not in page
     assert str(tmp_path) not in page
     assert main(["list", "studies", str(tmp_path / "their_study.py")]) == 0
-    assert "Waves and <nets>" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert re.search(r"^name +title +cells\n.*\nmine +Waves and <nets> +4\n", listed)
+    assert listed.endswith(f"Run it: muonlab run {tmp_path}/their_study.py\n")
     alone = run(loaded(tmp_path, SEVERAL), out=tmp_path / "alone", threads=1)
     assert_same_cells(load_results(tmp_path / "runs/mine").cells, alone.cells)
     again = command(tmp_path, "muonlab", "run", "their_study.py", "--threads", "1")
@@ -347,7 +357,7 @@ def test_a_study_without_claims_has_one_profile_and_a_page(tmp_path):
     results = run(study, out=tmp_path / "run")
     assert main(["report", str(results.folder)]) == 0
     page = (results.folder / "report.html").read_text(encoding="utf-8")
-    assert "profile whole" not in page
+    assert "profile" not in re.sub(r"<(script|style).*?</\1>|<[^>]*>", "", page.partition("<h2")[0], flags=re.DOTALL)
     assert "Rules of the claims" not in page
 
 

@@ -31,7 +31,7 @@ class Origin:
     """Where data come from, and whether they are complete.
 
     Args:
-        source: ``hub``, ``folder``, ``embedded``, or ``own`` for data of the user.
+        source: ``hub``, ``folder``, ``embedded``, or ``own`` for data of the user that are not in the folder.
         where: the hub's repository, the folder's name, the library's, or the name of the user's data.
         label: ``complete``, a ``subset``, a ``stand-in`` that only exercises the code, or ``own data``.
         train: number of images (tokens) used for training.

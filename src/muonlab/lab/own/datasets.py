@@ -106,12 +106,18 @@ class OwnDataset(OwnPart):
     def _read(self) -> dict[str, dict[str, Arrays]]:
         return {}
 
+    @property
+    def reads_folder(self) -> bool:
+        """Whether the data are made by a function that gets the directory of the data."""
+        if not callable(self.target) or "folder" in self.options:
+            return False
+        return "folder" in inspect.signature(self.target).parameters
+
     def _call(self, folder: Path) -> Any:
         assert callable(self.target)
-        wants_folder = "folder" in inspect.signature(self.target).parameters and "folder" not in self.options
-        if wants_folder and not folder.name:
+        if self.reads_folder and not folder.name:
             raise ValueError(f"{self.title} reads from a directory of data, got none: pass --data or set MUONLAB_DATA")
-        return self.target(**self.options, **({"folder": folder} if wants_folder else {}))
+        return self.target(**self.options, **({"folder": folder} if self.reads_folder else {}))
 
 
 _SPLITS = ("train", "test")

@@ -73,6 +73,14 @@ class CellResult:
         """The seed."""
         return int(self.spec["seed"])
 
+    def value_on(self, axis: str) -> int | float | str:
+        """Return the number that the field or option ``FIELD.OPTION`` of an axis has; its label if it has none."""
+        field, dot, option = axis.partition(".")
+        value = self.spec.get(field)
+        if dot and isinstance(value, Mapping):
+            value = value.get("options", {}).get(option)
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else self.points[axis]
+
     def certificates(self) -> Sequence[Mapping[str, Any]]:
         """Return the recorder's rows; empty if the study does not record."""
         if self.recorded is not None:
@@ -118,7 +126,7 @@ class Results:
         return [
             {
                 "label": cell.label,
-                **{axis: _axis_value(cell.spec.get(axis), point) for axis, point in cell.points.items()},
+                **{axis: cell.value_on(axis) for axis in cell.points},
                 "seed": cell.seed,
                 "status": cell.status,
                 **{f"current_{name}" if name in cell.points else name: value for name, value in row.items()},
@@ -152,11 +160,6 @@ class Results:
         """``"open"`` if a cell is open, else ``"failed"`` if one failed, else ``"done"``."""
         statuses = {cell.status for cell in self.cells}
         return "open" if "open" in statuses else "failed" if "failed" in statuses else "done"
-
-
-def _axis_value(value: Any, point: str) -> Any:
-    """Return the value of a cell on an axis if it is a number, else its label."""
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else point
 
 
 def by_label(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from muonlab.lab.runner.cells import import_function
-from muonlab.lab.runner.results import CellResult, Results
+from muonlab.lab.runner.results import CellResult, Results, earlier_names
 from muonlab.lab.runner.timing import timing_of
 from muonlab.lab.studies import studies
 from muonlab.lab.study import WHOLE, Profile
@@ -37,6 +37,7 @@ def report(results: Results) -> dict[str, Any]:
         "status": results.status,
         "cells_to_run": results.cells_to_run,
         "folder": str(results.folder),
+        "earlier": earlier(results) or None,
         "data": {name: {"label": d["label"], "words": d["words"]} for name, d in results.head["data"].items()},
         "places": [{"label": label, **_mean_numbers(cells)} for label, cells in results.places().items()],
         "analysis": _analysis(results),
@@ -67,6 +68,13 @@ def differences(results: Results) -> str:
         text = study.profiles[results.profile].differences
     runs = max((len(cells) for cells in results.places().values()), default=1)
     return Profile(runs, text).differences_with(runs)
+
+
+def earlier(results: Results) -> str:
+    """Return a sentence about the cells of an earlier definition of the study, which are kept; empty without any."""
+    count = len(earlier_names(results.folder))
+    cells = "1 cell" if count == 1 else f"{count} cells"
+    return f"Kept, but not shown: {cells} of an earlier definition of the study." if count else ""
 
 
 def command(results: Results) -> str:

@@ -53,6 +53,7 @@ def describe(*files: str) -> dict[str, Any]:
                 "number": study.number,
                 "name": study.name,
                 "title": study.title,
+                "file": study.file,
                 "items": list(study.items),
                 "claims": list(study.claims),
                 "cells": {profile: len(study.cells(profile)) for profile in study.profiles},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from muonlab.lab import Axis, Point, Profile, Study
 from muonlab.lab.studies._points import SVD, muon
-from muonlab.lab.study import Axis, Point, Profile, Study
 from muonlab.lab.sweep import SweepSpec
 
 

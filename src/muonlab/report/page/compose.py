@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muonlab import __version__
-from muonlab.lab.runner.results import CellResult, Results, earlier_names
+from muonlab.lab.runner.results import CellResult, Results
 from muonlab.lab.runner.store import NUMERICS
-from muonlab.lab.runner.summary import command, definition, differences
+from muonlab.lab.runner.summary import command, definition, differences, earlier
 from muonlab.lab.runner.timing import Timing, timing_of
 from muonlab.lab.studies import studies
 from muonlab.lab.study import WHOLE
@@ -34,7 +34,7 @@ def compose_page(run: GatheredRun, smoothing: int = 1) -> Page:
     return Page(
         title=str(definition(results).get("title") or (study.title if study else results.study)),
         study=results.study,
-        profile=results.profile,
+        profile="" if results.profile == WHOLE else results.profile,
         status="open" if run.lost or not results.cells else results.status,
         labels=tuple(_labels(run)),
         warnings=tuple(_warnings(results, timing)),
@@ -87,10 +87,8 @@ def _warnings(results: Results, timing: Timing) -> Iterator[str]:
     profile = profiles.get(results.profile)
     if smaller := differences(results):
         yield f"This is not the paper's setting. Profile {results.profile}: {smaller}."
-    if earlier := earlier_names(results.folder):
-        yield (
-            f"{len(earlier)} cells of an earlier definition of the study stay in the run directory and are not shown."
-        )
+    if kept := earlier(results):
+        yield kept
     runs = {len(cells) for cells in results.places().values()}
     if profile and profile.seeds and runs and runs != {profile.seeds}:
         here = " to ".join(map(str, sorted({min(runs), max(runs)})))

@@ -14,7 +14,8 @@ from muonlab.lab.runner.timing import UNITS, Timing, timing_of
 from muonlab.lab.slopes import norms_by_rank, slopes_of
 from muonlab.report import figures, tables
 from muonlab.report.curves import Across, Curve, by_epoch, by_time
-from muonlab.report.page.sweeps import sweep_section
+from muonlab.report.figures.training import LEGEND as MOST_NAMED
+from muonlab.report.page.sweeps import best_labels, sweep_section
 from muonlab.report.tables import CellsByLabel
 from muonlab.report.units import full_name
 from muonlab.report.values import Figure, Section, Table
@@ -70,9 +71,11 @@ def _training(
 ) -> Section | None:
     finished = _with_rows(done, "evaluation")
     clock = timing.clock or "wall"
+    chosen = best_labels(results) if len(begun) > MOST_NAMED else []
     title = f"Loss by epoch and by {UNITS[clock]} of training" if timing.clock else "Loss by epoch"
     timed = _with_rows(timing.places(), "evaluation")
-    curves = _curves("epoch", _with_rows(begun, "evaluation"), smoothing) | _curves("seconds", timed, smoothing)
+    shown, shown_timed = (_of(places, chosen) for places in (_with_rows(begun, "evaluation"), timed))
+    curves = _curves("epoch", shown, smoothing) | _curves("seconds", shown_timed, smoothing)
     drawn = figures.training_figure("training", title, curves, clock)
     made = [_with_hardware(tables.final_losses(finished), finished)] if finished else []
     if timed:
@@ -80,9 +83,16 @@ def _training(
         speed = tables.speed(_on_wall_clock(timed, results), clock)
         made += [_with_timed_hardware(table, timing) for table in (over_time, speed) if table is not None]
     intro = f"Loss by epoch compares updates; loss by {UNITS[clock]} also counts their cost." if timing.clock else ""
+    if chosen:
+        intro += f" The curves are of the best settings of the sweep; the tables have all {len(begun)}."
     if smoothing > 1:
         intro += f" Curves are smoothed by the running mean of {smoothing} evaluations. Tables are not smoothed."
     return _section("training", "Training", intro.strip(), [drawn], made)
+
+
+def _of(places: CellsByLabel, labels: Sequence[str]) -> CellsByLabel:
+    """Return the cells with these labels; all of them if there is none."""
+    return {label: cells for label, cells in places.items() if label in labels} if labels else places
 
 
 def _on_wall_clock(places: CellsByLabel, results: Results) -> dict[str, list[CellResult]]:

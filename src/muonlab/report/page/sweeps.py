@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from muonlab.lab.runner.results import CellResult, Results
-from muonlab.lab.selection import best, number_of
+from muonlab.lab.selection import Best, best, number_of
 from muonlab.report import figures
 from muonlab.report.curves import Curve
 from muonlab.report.values import Figure, MeanStd, Section, Table
@@ -19,15 +19,38 @@ LOSSES = {"validation_loss": "validation loss", "test_loss": "test loss"}
 
 def sweep_section(results: Results) -> Section | None:
     """Return a figure for each axis of numbers named after a field, and a table of the best settings; None without."""
-    axes = dict.fromkeys(axis for cell in results.cells for axis in cell.points)
-    swept = [axis for axis in axes if _values(results.cells, axis) >= LEAST_VALUES]
+    swept = [axis for axis in _axes(results) if _values(results.cells, axis) >= LEAST_VALUES]
     drawn = [figure for axis in swept if (figure := _figure(results, axis)) is not None]
     if not drawn:
         return None
     intro = "The loss at the end of training over the values of each swept setting."
-    groups = [axis for axis in axes if axis not in swept]
-    table = _table(results, groups[0]) if groups else None
+    by = _grouping(results)
+    table = None if by is None else _table(results, by)
     return Section("sweep", "Sweep", intro, tuple(drawn), () if table is None else (table,))
+
+
+def best_labels(results: Results) -> list[str]:
+    """Return the label of the best setting of each group of a sweep; empty without one."""
+    by = _grouping(results)
+    return [] if by is None else [row.label for row in _best(results, by)]
+
+
+def _best(results: Results, by: str) -> list[Best]:
+    """Return the best settings, chosen by validation loss; empty without one."""
+    try:
+        return best(results.of_ended_seeds(), by)
+    except ValueError:
+        return []
+
+
+def _axes(results: Results) -> list[str]:
+    return list(dict.fromkeys(axis for cell in results.cells for axis in cell.points))
+
+
+def _grouping(results: Results) -> str | None:
+    """Return the first axis that is not swept, if another one is: each of its values has a best setting."""
+    swept = [axis for axis in _axes(results) if _values(results.cells, axis) >= LEAST_VALUES]
+    return next((axis for axis in _axes(results) if axis not in swept), None) if swept else None
 
 
 def _values(cells: Sequence[CellResult], axis: str) -> int:
@@ -58,16 +81,15 @@ def _curve(label: str, by_value: dict[float, list[float]]) -> Curve:
 
 def _table(results: Results, by: str) -> Table | None:
     """Return the best setting of each value of an axis, chosen by validation loss; None if there is none."""
-    try:
-        rows = best(results.of_ended_seeds(), by)
-    except ValueError:
+    rows = _best(results, by)
+    if not rows:
         return None
     settings = list(dict.fromkeys(axis for row in rows for axis in row.setting))
     cells = tuple(
         (
             row.group,
             *(row.setting.get(axis) for axis in settings),
-            row.value,
+            MeanStd(row.value, row.value_std if row.runs > 1 else None, row.runs),
             MeanStd(row.test_loss, row.test_loss_std if row.runs > 1 else None, row.runs),
             ", ".join(row.at_edge) or "–",
         )
@@ -75,7 +97,7 @@ def _table(results: Results, by: str) -> Table | None:
     )
     caption = (
         "The setting of each with the least mean validation loss over the seeds that have ended, and its test loss, "
-        "± one standard deviation over seeds. At the edge: the best value of a grid of three or more is its least "
+        "both ± one standard deviation over seeds. At the edge: the best value of a grid of three or more is its least "
         "or its largest."
     )
     header = (by, *settings, "validation loss", "test loss", "at the edge of the grid")
