@@ -206,7 +206,7 @@ def test_shards_of_a_parameter_hold_the_pieces_of_its_blocks():
             parsed = parse_view(view)
             cut_along = parsed.interleaved and dim == parsed.cut_dim(len(shape))
             if cut_along and any(size % math.prod(parsed.numbers) for size in chunk_sizes(shape[dim], shards)):
-                with pytest.raises(ValueError, match="shards must hold whole turns of interleaved blocks"):
+                with pytest.raises(ValueError, match="shards must hold whole rounds of interleaved blocks"):
                     matrix_blocks(shape, view, dim, shards)
                 continue
             blocks = matrix_blocks(shape, view, dim, shards)

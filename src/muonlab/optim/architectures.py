@@ -55,7 +55,7 @@ SIZES: Mapping[str, tuple[str, ...]] = {
 """Names of sizes, each with the attributes or formulas that give it, the first that exists."""
 
 _OUT_IN, _IN_OUT = {"stored": "outputs × inputs"}, {"stored": "inputs × outputs"}
-_ALTERNATE = "gate and up take turns, one at a time, in a stack of experts"
+_ALTERNATE = "gate and up interleaved, one at a time, in a stack of experts"
 _ONE_AFTER_ANOTHER = "gate, then up, in a stack of experts"
 _ROUTER = "router: its rows are scores of experts, read one by one"
 _MLA = "*Attention | *MLA"
@@ -118,7 +118,7 @@ ROUTERS = (
     KnownParameter("Module", "gate.* | router.*", "other", _ROUTER, {"has_experts": True}),
 )
 
-_INTERLEAVED = "query, key and value take turns, head by head"
+_INTERLEAVED = "query, key and value interleaved, head by head"
 _THREE = "rows(third, third, third)"
 _GROUPED = "query, then the fewer heads of key and value"
 _KEY_VALUE = "key, then value"
@@ -168,14 +168,14 @@ FUSED_ATTENTION = (
         "Qwen3NextAttention | Qwen3_5Attention | Qwen3_5MoeAttention | Qwen4ExpTextAttention",
         "q_proj.weight",
         "interleaved_rows(2, head_dim)",
-        "query and the gate of the output take turns, head by head",
+        "query and the gate of the output interleaved, head by head",
     ),
     KnownParameter("MiniMaxLightningAttention", "qkv_proj.weight", "interleaved_rows(3, head_dim)", _INTERLEAVED),
     KnownParameter(
         "FalconAttention",
         "query_key_value.weight",
         "flatten",
-        "groups of queries, one key and one value take turns: no view cuts unequal turns, kept as one matrix",
+        "groups of queries, one key and one value interleaved in unequal parts: kept as one matrix",
         {"new_decoder_architecture": True},
     ),
     KnownParameter(
@@ -191,7 +191,7 @@ FUSED_ATTENTION = (
         "timm.models.efficientformer.Attention",
         "qkv.weight",
         "flatten",
-        "query, key and a longer value take turns: no view cuts unequal turns, kept as one matrix",
+        "query, key and a longer value interleaved in unequal parts: kept as one matrix",
     ),
     # MaxViT, CoAtNet
     KnownParameter("AttentionCl", "qkv.weight", "interleaved_rows(3, head_dim)", _INTERLEAVED, {"head_first": True}),
@@ -230,14 +230,14 @@ FUSED_ATTENTION = (
         _MLA,
         "kv_b_proj.weight",
         "interleaved_rows(2, v_head_dim)",
-        "key without rotation and value take turns, head by head",
+        "key without rotation and value interleaved, head by head",
         {"has_kv_lora_rank": True, "key_as_long_as_value": True},
     ),
     KnownParameter(
         _MLA,
         "kv_b_proj.weight",
         "flatten",
-        "key and value of unequal sizes take turns: no view cuts unequal turns, kept as one matrix",
+        "key and value interleaved in unequal parts: kept as one matrix",
         {"has_kv_lora_rank": True},
     ),
 )
@@ -262,13 +262,13 @@ STATE_SPACE = (
         "*Mixer",
         "dt_proj.weight | dt_proj_weight",
         "other",
-        "sets step sizes behind a softplus; its start is scaled for that, and its columns are few",
+        "sets step sizes behind a softplus; its initialization is scaled for that, and it has few columns",
     ),
     KnownParameter(
         "ZambaMambaMixer",
         "in_proj.weight",
         "interleaved_rows(2, 1)",
-        "the sequence and its gate take turns, one at a time",
+        "the sequence and its gate interleaved, one at a time",
     ),
     KnownParameter(
         "ZambaMambaMixer",
@@ -308,7 +308,7 @@ DELTA_NET = (
         "Qwen3NextGatedDeltaNet",
         "in_proj_qkvz.weight",
         "flatten",
-        "query, key, and longer value and gate take turns: no view cuts unequal turns, kept as one matrix",
+        "query, key, and longer value and gate interleaved in unequal parts: kept as one matrix",
     ),
     KnownParameter(
         "*GatedDeltaNet | *DeltaAttention",
@@ -334,12 +334,12 @@ STORED_INPUTS_FIRST = (
 )
 
 LORA = (
-    KnownParameter("Module", "lora_A.*", "other", "LoRA: A stays near its random start; B carries the update"),
+    KnownParameter("Module", "lora_A.*", "other", "LoRA: A stays near its random initialization; B carries the update"),
     KnownParameter(
         "ParamWrapper",
         "lora_B.*.weight",
         "interleaved_columns(num_experts, 1)",
-        "LoRA: B carries the update; the columns of the experts take turns",
+        "LoRA: B carries the update; the columns of the experts are interleaved",
     ),
     KnownParameter("Module", "lora_B.*.weight", "flatten", "LoRA: B carries the update"),
     KnownParameter("Module", "lora_embedding_A.* | lora_embedding_B.*", "embedding", "LoRA of an embedding"),

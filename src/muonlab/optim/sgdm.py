@@ -32,7 +32,7 @@ class SGDM(MomentumOptimizer):
         nonfinite: how to handle gradients that are not finite, or that would make the momentum overflow:
             ``"propagate"`` them, ``"raise"`` before anything changes, or ``"skip"`` the parameter in this step.
         process_group: processes that hold replicas of the parameters and must agree on which gradients exist and are
-            finite; None: every process works alone, and gradients are not compared between processes. Parameters of
+            finite; None: gradients are not compared between processes. Parameters of
             fully_shard need no group.
 
     Example:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,9 +20,6 @@ from muonlab.optim.hooks import OrthogonalizeHooks
 from muonlab.optim.layout import Batch, FinishedBatches, GroupedParam, Layout, Layouts, Piece, param_blocks
 from muonlab.optim.scaling import SCALES, renormalize
 from muonlab.optim.views import split_tensor
-
-MomentumForm = Literal["heavy_ball", "ema"]
-MOMENTUM_FORMS: tuple[MomentumForm, ...] = ("heavy_ball", "ema")
 
 
 def muon_step(params: Sequence[GroupedParam], layouts: Layouts, hooks: OrthogonalizeHooks) -> int:

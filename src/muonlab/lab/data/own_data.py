@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,13 +9,11 @@ from torch import Tensor
 
 from muonlab import _checks
 from muonlab.lab.data.batches import Examples, Pairs, Tokens
-from muonlab.lab.data.loading import Data, Identity, Origin
+from muonlab.lab.data.loading import Data, Directory, Identity, Origin
 from muonlab.lab.own.datasets import OwnDataset, content_hash
 
 if TYPE_CHECKING:
     from muonlab.lab.own.datasets import Arrays
-
-Directory = str | os.PathLike[str] | None
 
 
 def identify_own(data: OwnDataset, root: Directory, train: int | None, test: int | None) -> Identity:

@@ -11,10 +11,11 @@ from itertools import pairwise
 import numpy as np
 
 from muonlab.lab import paper
-from muonlab.lab.optima import Optimum, optima, shift
+from muonlab.lab.grid_optima import Optimum, optima, shift
 from muonlab.lab.slopes import slopes_of
+from muonlab.polynomials.base import Array
 from muonlab.report.claims.evidence import Evidence, MissingEvidenceError, RuleOutcome
-from muonlab.report.curves import Array, Curve, at_fractions, by_epoch
+from muonlab.report.curves import Curve, at_fractions, by_epoch
 
 TOLERANCE = 0.05
 """Relative tolerance of the rules."""
@@ -258,7 +259,7 @@ def optimum_shifts(field: str, *, of: str, to: str, sign: int) -> Rule:
     is at an end of the grid. A network with a clear difference in the other direction decides the claim.
 
     Args:
-        field: of :class:`muonlab.lab.optima.Optimum`: ``"log_lr"``, ``"log_descent"`` or ``"log_memory"``.
+        field: of :class:`muonlab.lab.grid_optima.Optimum`: ``"log_lr"``, ``"log_descent"`` or ``"log_memory"``.
         of: the optimizer.
         to: the optimizer that it is compared with.
         sign: 1 if the optimum is predicted to be larger, -1 if smaller.
