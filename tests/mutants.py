@@ -318,6 +318,20 @@ MUTANTS = (
     Mutant("lab", "lab/data/batches.py", "chosen[count:].sort()", "chosen.sort()", ("tests/lab/test_selection.py",)),
     Mutant("lab", "lab/grid_optima.py", "fall * right - rise * left", "fall * left - rise * right", OPTIMA),
     Mutant("lab", "lab/grid_optima.py", "-math.log2(1.0 - m)", "math.log2(m)", OPTIMA),
+    Mutant(
+        "lab",
+        "lab/runner/planning.py",
+        "            check_device(spec.device)",
+        "            pass",
+        ("tests/lab/test_costs.py", "-k", "not_there"),
+    ),
+    Mutant(
+        "lab",
+        "lab/training/evaluation.py",
+        "* len(y), len(y)]",
+        "* len(y), 1]",
+        ("tests/lab/own/test_own_study.py", "-k", "pairs_of_any_shape"),
+    ),
     Mutant("lab", "lab/lr_sweep.py", 'and row["step"] > 1', "", ("tests/lab/test_lr_sweep.py", "-k", "alone")),
     Mutant(
         "report",
