@@ -30,16 +30,16 @@ from muonlab import Muon, MuonWithAux, NewtonSchulz, split_params
 from muonlab.diagnostics import AutoSteps
 from muonlab.optim.orthogonalizer import from_plain
 from muonlab.orthogonalize.segments import plan_segments, segment_flops
-from muonlab.polynomials import Schedule, taylor
+from muonlab.polynomials import polar_express, taylor
 
 FIXED = {f"quintic, q = {q}": NewtonSchulz(taylor(2), steps=q) for q in (1, 3, 5, 7)}
 FIXED["Polar Express, 5 (default)"] = NewtonSchulz(accuracy="half")
 QUINTIC, DEFAULT = FIXED["quintic, q = 5"], FIXED["Polar Express, 5 (default)"]
-GENERATED = NewtonSchulz(Schedule.polar_express(ell=0.01, steps=5), accuracy="half")
+GENERATED = NewtonSchulz(polar_express(ell=0.01, steps=5), accuracy="half")
 AUTO = {f"quintic, AutoSteps {a}": (QUINTIC, a) for a in (0.8, 0.95)}
 AUTO |= {f"Polar Express for [0.01, 1], AutoSteps {a}": (GENERATED, a) for a in (0.75, 0.9)}
 AUTO |= {"Polar Express, AutoSteps 0.95": (DEFAULT, 0.95)}
-FAMILIES = {GENERATED: lambda q: Schedule.polar_express(ell=0.01, steps=q)}
+FAMILIES = {GENERATED: lambda q: polar_express(ell=0.01, steps=q)}
 """Families that AutoSteps cannot infer from the steps of a group."""
 
 

@@ -21,7 +21,7 @@ from muonlab import newton_schulz, polar
 from muonlab.orthogonalize.hardware import diagnose
 from muonlab.orthogonalize.prescale import Prescale
 from muonlab.orthogonalize.segments import plan_segments
-from muonlab.polynomials import Schedule, preset, taylor
+from muonlab.polynomials import Schedule, polar_express, preset, taylor
 from muonlab.theory.cost import products
 
 SHAPES = {(768, 3072): 1.9, (768, 2304): 1.6, (768, 768): 0.97, (256, 2304): 2.5, (64, 576): 1.5}
@@ -32,8 +32,8 @@ FAMILIES: dict[str, Callable[[int], Schedule]] = {
     **{f"taylor{k}": (lambda q, k=k: Schedule.repeat(taylor(k), q)) for k in (1, 2, 3, 4)},
     "jordan": lambda q: preset("jordan").schedule(q),
     "polar_express": lambda q: preset("polar_express").schedule(q),
-    "polar_express ell=1e-2": lambda q: Schedule.polar_express(1e-2, 2, q),
-    "polar_express ell=1e-4, safe": lambda q: Schedule.polar_express(1e-4, 2, q).with_safety("1.01"),
+    "polar_express ell=1e-2": lambda q: polar_express(1e-2, 2, q),
+    "polar_express ell=1e-4, safe": lambda q: polar_express(1e-4, 2, q).with_safety("1.01"),
 }
 PRESCALES: tuple[Prescale, ...] = ("frobenius", "schatten4", "schatten8", "spectral")
 MOST_STEPS = 24

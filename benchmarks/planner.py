@@ -35,7 +35,7 @@ from muonlab.diagnostics.planning.calibration import (
     Calibration,
     interleaved,
     lower_quartile,
-    measure,
+    measure_calibration,
 )
 from muonlab.diagnostics.planning.candidates import typical_spectra
 from muonlab.diagnostics.planning.planner import Plan, plan
@@ -90,7 +90,7 @@ def contains(one: Kernels, other: Kernels) -> bool:
 
 def contest(shape: tuple[int, int], seconds: float, rounds: int) -> dict[str, object]:
     start = time.perf_counter()
-    calibration = measure(shape)
+    calibration = measure_calibration(shape)
     calibrated = time.perf_counter()
     chosen = plan(shape, target_alignment=TARGET, calibration=calibration)
     planned = time.perf_counter()

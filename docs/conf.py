@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import muonlab
-from muonlab.report.publish import report
+from muonlab.report.publish import write_report
 
 DOCS = Path(__file__).parent
 RUNS = (DOCS / "../results/runs").resolve()
@@ -121,7 +121,7 @@ def _write_pages_of_runs(app: Any) -> None:  # noqa: ARG001
         else:  # make runs may be writing to the working tree
             with tarfile.open(fileobj=io.BytesIO(committed.stdout)) as archive:
                 archive.extractall(copy, filter="data")
-        report(copy)
+        write_report(copy)
         for page in (copy / "index.html", *copy.glob("*/report.html")):
             target = PAGES / "runs" / page.relative_to(copy)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -84,7 +84,7 @@ PRODUCTS = ("tests/orthogonalize/test_products.py",)
 POLAR = ("tests/orthogonalize/test_polar.py",)
 OWN = "tests/lab/own/test_own_study.py"
 SOURCE = ("tests/lab/own/test_source.py",)
-OPTIMA = ("tests/lab/test_optima.py",)
+OPTIMA = ("tests/lab/test_grid_optima.py",)
 MATRIX = ("tests/diagnostics/certificates/test_matrix_certification.py", "-k", "floor")
 NETWORK = ("tests/diagnostics/certificates/test_network_certificate.py",)
 GUARANTEE = ("tests/diagnostics/planning/test_autosteps.py", "-k", "guarantee")
@@ -329,9 +329,23 @@ MUTANTS = (
     ),
     Mutant("lab", "lab/selection.py", 'cell.status == "done" and math', "math", ("tests/lab/test_selection.py",)),
     Mutant("lab", "lab/data/batches.py", "chosen[count:].sort()", "chosen.sort()", ("tests/lab/test_selection.py",)),
-    Mutant("lab", "lab/optima.py", "fall * right - rise * left", "fall * left - rise * right", OPTIMA),
-    Mutant("lab", "lab/optima.py", "-math.log2(1.0 - m)", "math.log2(m)", OPTIMA),
-    Mutant("lab", "lab/sweep.py", 'and row["step"] > 1', "", ("tests/lab/test_sweep.py", "-k", "alone")),
+    Mutant("lab", "lab/grid_optima.py", "fall * right - rise * left", "fall * left - rise * right", OPTIMA),
+    Mutant("lab", "lab/grid_optima.py", "-math.log2(1.0 - m)", "math.log2(m)", OPTIMA),
+    Mutant(
+        "lab",
+        "lab/runner/planning.py",
+        "            check_device(spec.device)",
+        "            pass",
+        ("tests/lab/test_costs.py", "-k", "not_there"),
+    ),
+    Mutant(
+        "lab",
+        "lab/training/evaluation.py",
+        "* len(y), len(y)]",
+        "* len(y), 1]",
+        ("tests/lab/own/test_own_study.py", "-k", "pairs_of_any_shape"),
+    ),
+    Mutant("lab", "lab/lr_sweep.py", 'and row["step"] > 1', "", ("tests/lab/test_lr_sweep.py", "-k", "alone")),
     Mutant(
         "report",
         "report/claims/rules.py",
@@ -660,7 +674,7 @@ MUTANTS = (
     Mutant(
         "optim",
         "optim/distributed/plan.py",
-        "self._planned = None  # if a layout raises, the next step plans anew",
+        "self._planned = None  # if a layout raises, the next step makes a new plan",
         "pass",
         ("tests/optim/test_layout.py::test_a_step_after_a_refused_plan_is_planned_anew",),
     ),

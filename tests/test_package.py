@@ -1,8 +1,10 @@
 """What importing the package loads, its public names, and its argument checks."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -43,12 +45,6 @@ LISTS_ITS_PACKAGE = "lists what the package registers; the parent package does n
 SAME_NAME = {
     "lab/models": LISTS_ITS_PACKAGE,
     "lab/studies": LISTS_ITS_PACKAGE,
-    "lab/optima.py": "to be renamed",
-    "lab/runner/environment.py": "to be renamed",
-    "lab/runner/watch.py": "to be renamed",
-    "lab/sweep.py": "to be renamed",
-    "report": "to be renamed",
-    "report/figures/plain_svg.py": "to be renamed",
 }
 """Modules with a name of their own name, and why (docs/adr/0021-packages-by-role.md)."""
 
@@ -72,6 +68,19 @@ def test_no_module_has_the_name_of_a_function_or_class_that_an_import_would_hide
             hidden = imported & {module.stem for module in path.iterdir()}
             found |= {f"{path.relative_to(root).as_posix()} hides {name}" for name in hidden}
     assert found <= SAME_NAME.keys()
+
+
+def names_of_types(file):
+    """Names of the classes and type aliases of a module, those with a small letter after a capital one."""
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    targets = (node.targets[0] for node in body if isinstance(node, ast.Assign))
+    aliases = [target.id for target in targets if isinstance(target, ast.Name) and re.match("[A-Z][a-z]", target.id)]
+    return [*aliases, *(node.name for node in body if isinstance(node, ast.ClassDef))]
+
+
+def test_every_class_and_type_has_a_name_of_its_own():
+    counts = Counter(name for file in Path(muonlab.__file__).parent.rglob("*.py") for name in names_of_types(file))
+    assert {name for name, count in counts.items() if count > 1} == {"RecorderCallback"}  # one for each trainer
 
 
 def test_the_error_for_an_unknown_name_lists_the_public_names():

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from muonlab import diagnostics
-from muonlab.lab import costs
+from muonlab.lab import costs, run
 from muonlab.lab.cell_context import Stopped
-from muonlab.lab.costs import GEMM_SHAPE, SVD_SHAPE, CostSpec, check, horner_steps, measure
+from muonlab.lab.costs import GEMM_SHAPE, SVD_SHAPE, CostSpec, horner_steps, measure_costs
 from muonlab.lab.runner.timing import on_clock
 from muonlab.orthogonalize import newton_schulz
 from muonlab.polynomials import taylor
@@ -31,7 +31,7 @@ def test_horner_steps_are_the_steps_of_newton_schulz(shape, kappa):
 
 def test_a_cell_compares_the_lemma_with_the_clock():
     context, spec = Notes(), CostSpec(m=48, n=96, repeats=3)
-    summary = measure(spec, context)
+    summary = measure_costs(spec, context)
     timed = [row for row in context.rows if row["event"] == "cost"]
     assert [row["method"] for row in timed] == ["svd", "horner", "ours", "polar"]
     for clock in ("", "cpu_"):
@@ -74,7 +74,7 @@ def test_each_number_is_of_the_clock_that_its_name_says(monkeypatch):
     product = torch.mm
     monkeypatch.setattr(torch, "mm", lambda *a, **b: times.move(0.5, 0.25) or product(*a, **b))
     monkeypatch.setattr(diagnostics, "plan", lambda *_, **__: SimpleNamespace(frontier=()))
-    summary = measure(CostSpec(m=8, n=9, repeats=2), context := Notes())
+    summary = measure_costs(CostSpec(m=8, n=9, repeats=2), context := Notes())
     assert [(row["seconds"], row["cpu_seconds"]) for row in context.rows] == [(3, 1), (1, 2), (1, 4), (1, 1)]
     assert (summary["measured_ratio"], summary["cpu_measured_ratio"]) == (3.0, 0.5)
     assert (summary["ratio_to_ours"], summary["cpu_ratio_to_ours"]) == (3.0, 0.25)
@@ -92,13 +92,14 @@ def test_each_number_is_of_the_clock_that_its_name_says(monkeypatch):
 
 def test_a_cell_that_is_asked_to_stop_stops():
     with pytest.raises(Stopped):
-        measure(CostSpec(m=8, n=9, repeats=1), Notes(stopping=True))
+        measure_costs(CostSpec(m=8, n=9, repeats=1), Notes(stopping=True))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
-def test_a_device_that_is_not_there_is_refused_before_any_cell():
+def test_a_device_that_is_not_there_is_refused_before_any_cell(tmp_path):
     with pytest.raises(ValueError, match="device must be on this machine, got 'cuda'"):
-        check(CostSpec(device="cuda"))
+        run("wall-clock", device="cuda", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_specs_load_no_torch():

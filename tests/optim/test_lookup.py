@@ -320,7 +320,7 @@ def test_lora_trains_b_by_muon_and_a_by_the_auxiliary_optimizer():
         "model.lora_embedding_A.default": "embedding",
         "model.lora_magnitude_vector.default.weight": "vector",
     }
-    assert reason(lora(), "model.lora_A.default.weight").startswith("LoRA: A stays near its random start")
+    assert reason(lora(), "model.lora_A.default.weight").startswith("LoRA: A stays near its random initialization")
     assert places(lora(rank=1))["model.lora_B.default.weight"] == "vector"
     assert places(lora(), rules={"*lora_A*": "flatten"})["model.lora_A.default.weight"] == "flatten"
 

@@ -95,7 +95,7 @@ def cut(dim, sizes):
 
 
 def turns(dim, count, each):
-    """Return the blocks whose rows or columns take turns, by indices."""
+    """Return the blocks with interleaved rows or columns, by indices."""
 
     def pieces(t):
         owner = torch.arange(t.shape[dim]) // each % count
@@ -105,7 +105,7 @@ def turns(dim, count, each):
 
 
 def unequal_turns(dim, *sizes):
-    """Return the blocks whose rows or columns take turns in several sizes, by indices."""
+    """Return the blocks with interleaved rows or columns in several sizes, by indices."""
 
     def pieces(t):
         turn = [i for i, size in enumerate(sizes) for _ in range(size)]
@@ -219,7 +219,7 @@ def test_shards_of_a_parameter_hold_the_pieces_of_its_blocks():
             parsed = parse_view(view)
             cut_along = parsed.interleaved and dim == parsed.cut_dim(len(shape))
             if cut_along and any(size % parsed.unit for size in chunk_sizes(shape[dim], shards)):
-                with pytest.raises(ValueError, match="shards must hold whole turns of interleaved blocks"):
+                with pytest.raises(ValueError, match="shards must hold whole rounds of interleaved blocks"):
                     matrix_blocks(shape, view, dim, shards)
                 continue
             blocks = matrix_blocks(shape, view, dim, shards)

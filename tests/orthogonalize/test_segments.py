@@ -8,7 +8,7 @@ import pytest
 
 from muonlab.orthogonalize.segments import gram_sensitivity, slope_along
 from muonlab.polynomials import Polynomial, preset, taylor
-from muonlab.polynomials.base import derivative, horner, multiply
+from muonlab.polynomials.base import derivative, horner, multiply_polynomials
 
 SEGMENTS = {
     "nothing": (),
@@ -35,12 +35,14 @@ def exact_multiplier(segment):
     """Coefficients of Q in powers of λ, where the segment maps X to Q(X Xᵀ) X."""
     Q = (Fraction(1),)
     for p in segment:
-        lam = multiply((Fraction(0), Fraction(1)), multiply(Q, Q))  # λ of the next step, λ Q(λ)²
+        lam = multiply_polynomials(
+            (Fraction(0), Fraction(1)), multiply_polynomials(Q, Q)
+        )  # λ of the next step, λ Q(λ)²
         value = (Fraction(0),)
         for c in reversed(p.exact):
-            constant, *rest = multiply(value, lam)
+            constant, *rest = multiply_polynomials(value, lam)
             value = (constant + c, *rest)
-        Q = multiply(Q, value)
+        Q = multiply_polynomials(Q, value)
     return Q
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muonlab.polynomials import Polynomial, Schedule, analyse, preset, taylor
-from muonlab.polynomials.base import derivative, horner, multiply, reflect
+from muonlab.polynomials.base import derivative, horner, multiply_polynomials, reflect
 from muonlab.polynomials.taylor_polynomial import central
 from tests.paper.simulation import by_newton_schulz, operator, with_spectrum
 
@@ -30,7 +30,7 @@ def tau_orders(p, low, high):
 def derivative_is(p, power, factor=1):
     """Check ``τ'(λ) = factor·(2κ+1) c_κ (1-λ)^power p(λ)`` as polynomials in u, exactly."""
     lead = factor * (2 * p.kappa + 1) * central(p.kappa)
-    claimed = multiply((Fraction(0),) * power + (lead,), p.exact_u)
+    claimed = multiply_polynomials((Fraction(0),) * power + (lead,), p.exact_u)
     return derivative(p.exact_phi) == claimed
 
 
@@ -70,7 +70,7 @@ def test_the_derivative_in_powers_of_lambda_is_p_times_p_plus_two_lambda_p_prime
     for kappa in (1, 2, 3, 8, 20):
         p = taylor(kappa)
         inner = [a + 2 * k * a for k, a in enumerate(p.exact)]
-        exact = multiply(p.exact, inner)
+        exact = multiply_polynomials(p.exact, inner)
         for lam in (Fraction(0), Fraction(1, 3), Fraction(7, 8), Fraction(1)):
             assert p.dtau(lam) == horner(exact, lam)
         assert reflect(derivative(p.exact_phi)) == exact

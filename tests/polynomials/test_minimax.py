@@ -121,7 +121,7 @@ def test_no_perturbed_two_step_composition_is_better():
                 assert np.abs(1 - moved(s)).max() >= best * (1 - 1e-6)
 
 
-def test_the_class_method_and_the_function_agree():
+def test_a_schedule_is_named_after_its_arguments_and_may_be_empty():
     assert Schedule.polar_express(0.01, kappa=3, steps=2) == polar_express(0.01, kappa=3, steps=2)
     assert str(polar_express(0.01, kappa=3, steps=2)) == "polar_express(ell=0.01, kappa=3, steps=2)"
     assert polar_express(0.5, steps=0).polynomials == ()
@@ -144,8 +144,8 @@ def test_bad_arguments_are_refused_by_rule_and_value():
 
 def test_high_degrees_are_solved_or_refused_with_the_way_out():
     for arguments in ((0.9, 12, 1), (0.1, 12, 2), (1e-3, 8, 4)):
-        schedule = Schedule.polar_express(*arguments)
+        schedule = polar_express(*arguments)
         low, high = schedule_range(schedule, Fraction(arguments[0]))
         assert 0 < low <= high < 2
     with pytest.raises(ValueError, match=r"solvable in float64, got kappa = 40 on .*lower kappa, or raise ell"):
-        Schedule.polar_express(1e-9, 40, 2, cushion=0.0)
+        polar_express(1e-9, 40, 2, cushion=0.0)

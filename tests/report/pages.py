@@ -8,6 +8,7 @@ from xml.sax.saxutils import escape
 
 from muonlab.report.page.html import index_html
 from muonlab.report.values import (
+    AxisScale,
     ClaimVerdict,
     Fact,
     Figure,
@@ -16,7 +17,6 @@ from muonlab.report.values import (
     Page,
     Panel,
     ReadProblem,
-    Scale,
     Section,
     Series,
     Table,
@@ -49,8 +49,8 @@ def series(spread: bool = True, places: tuple[float, ...] = EPOCHS) -> tuple[Ser
 def panel(
     left: float = 60.0,
     *,
-    x_scale: Scale = "linear",
-    y_scale: Scale = "linear",
+    x_scale: AxisScale = "linear",
+    y_scale: AxisScale = "linear",
     curves: tuple[Series, ...] | None = None,
     x_range: tuple[float, float] = (0.5, 20.5),
 ) -> Panel:
@@ -68,7 +68,7 @@ def position(panel: Panel, x: float, y: float) -> tuple[float, float]:
     return left + across * (right - left), bottom - _fraction(y, panel.y_range, panel.y_scale) * (bottom - top)
 
 
-def _fraction(value: float, ends: tuple[float, float], scale: Scale) -> float:
+def _fraction(value: float, ends: tuple[float, float], scale: AxisScale) -> float:
     low, high, at = (math.log10(v) if scale == "log" else v for v in (*ends, value))
     return (at - low) / (high - low)
 

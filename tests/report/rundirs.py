@@ -10,9 +10,9 @@ from typing import Any
 
 from muonlab import __version__
 from muonlab.lab.files.hashed_json import hashed_bytes, read_json
-from muonlab.lab.runner.environment import describe_machine
+from muonlab.lab.runner.machine import describe_machine
 from muonlab.lab.runner.store import FORMAT, NUMERICS, folder_name, key_of
-from muonlab.report.publish import report
+from muonlab.report.publish import write_report
 
 OPTIMIZERS = ["SGD-M", "Muon (q=1)", "Muon (q=3)", "Muon (SVD)"]
 CPU = 0.8
@@ -111,5 +111,5 @@ def write_run(folder: Path, labels: list[str], seeds: int = 2, *, study: str = "
 
 def text_of(folder: Path) -> str:
     """Return the page of a run directory, made anew."""
-    report(folder)
+    write_report(folder)
     return (folder / "report.html").read_text()

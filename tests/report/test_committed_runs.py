@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from muonlab.lab import load_results, run
-from muonlab.lab.optima import optima_of
-from muonlab.lab.runner.environment import describe_machine, environment
-from muonlab.lab.runner.summary import report as summary_of
+from muonlab.lab.grid_optima import optima_of
+from muonlab.lab.runner.machine import describe_machine, environment
+from muonlab.lab.runner.summary import summarize
 from muonlab.lab.studies import find
-from muonlab.report.publish import report
+from muonlab.report.publish import write_report
 from tests.lab.tiny import without_clock
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def test_their_pages_are_made_again_with_the_same_numbers(committed, tmp_path):
     }
     for path in made:
         (again / path).unlink()
-    assert report(again)["problems"] == []
+    assert write_report(again)["problems"] == []
     for path in made:
         assert (again / path).read_bytes() == (committed / path).read_bytes(), path
     tables = {path.relative_to(again) for path in again.glob("*/report/tables/*.md")}
@@ -109,7 +109,7 @@ def test_the_readme_says_what_the_ledger_says(committed):
 
 def test_the_table_of_the_quickstart_is_the_committed_run(runs):
     page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    places = summary_of(runs["quickstart-small"])["places"]
+    places = summarize(runs["quickstart-small"])["places"]
     assert {place["done"] for place in places} == {3}
     for place in places:
         losses = [f"{place[name]['mean']:.3f} ± {place[name]['std']:.3f}" for name in ("train_loss", "test_loss")]

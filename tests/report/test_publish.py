@@ -20,7 +20,7 @@ from muonlab.lab.runner.run_study import run
 from muonlab.report.claims import ledger as claims
 from muonlab.report.gather import gather_run
 from muonlab.report.page.compose import compose_page
-from muonlab.report.publish import page_of, report
+from muonlab.report.publish import page_of, write_report
 from tests.lab.tiny import study
 from tests.report.rundirs import OPTIMIZERS, edit, losses, seal, text_of, write_cell, write_run
 
@@ -36,7 +36,7 @@ def trained(tmp_path_factory):
 
 
 def test_a_trained_study_becomes_a_page_with_figures_tables_and_claims(trained):
-    answer = report(trained)
+    answer = write_report(trained)
     assert answer["problems"] == []
     page = Path(answer["page"])
     assert page == trained / "report.html"
@@ -59,13 +59,13 @@ def test_nothing_is_written_through_a_link_out_of_the_run_directory(made, tmp_pa
         (made / part).parent.mkdir(exist_ok=True)
         (made / part).symlink_to(elsewhere)
         with pytest.raises(ValueError, match=r"a report writes into its run directory only, got .*: remove it"):
-            report(made)
+            write_report(made)
         assert not list(elsewhere.iterdir())
         (made / part).unlink()
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (made / "report.html").symlink_to(victim)
-    report(made)
+    write_report(made)
     assert victim.read_text() == "mine"
     assert not (made / "report.html").is_symlink()
 
@@ -104,17 +104,17 @@ def test_files_of_figures_and_tables_carry_the_labels_of_the_page(made):
 
 
 def test_figures_and_tables_that_are_no_longer_made_are_removed(made):
-    report(made)
+    write_report(made)
     old = made / "report" / "figures" / "old.svg"
     old.write_text("<svg/>")
-    report(made)
+    write_report(made)
     assert not old.exists()
     assert (made / "report" / "figures" / "training.svg").exists()
 
 
 @pytest.mark.slow
 def test_the_same_results_give_the_same_bytes_in_any_process(made):
-    program = "import sys; from muonlab.report import report; report(sys.argv[1])"
+    program = "import sys; from muonlab.report import write_report; write_report(sys.argv[1])"
     texts = set()
     for seed in ("1", "2"):
         words = [sys.executable, "-c", program, str(made)]
@@ -171,7 +171,7 @@ def test_a_run_with_changed_settings_does_not_hide_one_that_decides(tmp_path):
     changed = {"settings": {"device": "cpu", "threads": 1, "lr": 0.5}}
     write_run(tmp_path / "a", [*OPTIMIZERS, "Muon (q=2)"], seeds=3, **changed)
     write_run(tmp_path / "b", [*OPTIMIZERS, "Muon (q=2)"])
-    report(tmp_path)
+    write_report(tmp_path)
     found = {one["claim"]: one for one in json.loads((tmp_path / "claims.json").read_text())["claims"]}
     assert found["one-step-beats-sgdm"]["verdict"] in ("held", "not held")
 
@@ -182,7 +182,7 @@ def test_an_index_does_not_replace_a_file_that_muonlab_did_not_write(tmp_path):
     for name in ("index.html", "claims.json"):
         (tmp_path / name).write_text("a page of my own")
         with pytest.raises(ValueError, match="only files that muonlab wrote are overwritten, got"):
-            report(tmp_path)
+            write_report(tmp_path)
         assert (tmp_path / name).read_text() == "a page of my own"
         (tmp_path / name).unlink()
 
@@ -192,7 +192,7 @@ def test_a_run_directory_that_is_a_link_is_left_alone(tmp_path):
     write_run(tmp_path / "else" / "b", OPTIMIZERS)
     write_run(tmp_path / "runs" / "a", OPTIMIZERS)
     (tmp_path / "runs" / "b").symlink_to(tmp_path / "else" / "b")
-    assert len(report(tmp_path / "runs")["pages"]) == 1
+    assert len(write_report(tmp_path / "runs")["pages"]) == 1
     assert not (tmp_path / "else" / "b" / "report.html").exists()
 
 
@@ -200,7 +200,7 @@ def test_a_run_directory_that_is_a_link_is_left_alone(tmp_path):
 def test_the_index_judges_by_the_run_that_says_most(tmp_path):
     write_run(tmp_path / "a", OPTIMIZERS, profile="smoke")
     write_run(tmp_path / "b", [*OPTIMIZERS, "Muon (q=2)"])
-    report(tmp_path)
+    write_report(tmp_path)
     text = (tmp_path / "index.html").read_text()
     assert "q-ablation, small, subset" in text
     assert "q-ablation, smoke, subset" not in text
@@ -238,6 +238,6 @@ def test_a_thousand_cells_become_a_page_within_thirty_seconds(tmp_path, places, 
     labels = [*OPTIMIZERS, "Muon (q=2)", *(f"lr={number}" for number in range(places - 5))]
     folder = write_run(tmp_path / "large", labels, seeds)
     begin = time.process_time()
-    report(folder)
+    write_report(folder)
     assert time.process_time() - begin < 30
     assert "1000 of 1000 done" in (folder / "report.html").read_text()

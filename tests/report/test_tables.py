@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from muonlab.lab import paper
-from muonlab.lab.optima import optima_of
+from muonlab.lab.grid_optima import optima_of
 from muonlab.lab.slopes import slopes_of
 from muonlab.report import tables
 from muonlab.report.claims import rules

@@ -47,7 +47,8 @@ def error_message(error: Exception) -> str | None:
     ):
         return f"out of memory, got {line}: use a smaller batch"
     if isinstance(error, OSError):
-        return f"a file or directory must be usable, got {error.filename}: {error.strerror}" if error.filename else line
+        given = f"{error.filename}: {error.strerror}"
+        return f"a file or directory must be accessible, got {given}" if error.filename else line
     return None
 
 
@@ -89,7 +90,9 @@ def _plan(shape: str, **options: Any) -> Answer:
 
 def _list(what: str, files: tuple[str, ...] = ()) -> Answer:
     if files and what != "studies":
-        raise ValueError(f"files hold studies, got {files[0]} for {what}: use muonlab list studies {files[0]}")
+        raise ValueError(
+            f"only studies are listed from files, got {files[0]} for {what}: use muonlab list studies {files[0]}"
+        )
     module, function = LISTS[what].split(":")
     report: Report = getattr(import_module(f"muonlab.{module}"), function)(*files)
     return report, getattr(console, what)
@@ -99,7 +102,7 @@ def _run(study: str, set: tuple[str, ...], parallel: str | None, **options: Any)
     require("lab")  # before cells start, and fail one by one
     from muonlab import lab
     from muonlab.lab.distributed.ranks import started_by_torchrun
-    from muonlab.lab.runner.summary import report
+    from muonlab.lab.runner.summary import summarize
     from muonlab.lab.settings import parse_settings
     from muonlab.lab.studies import find
     from muonlab.report.claims.ledger import digest
@@ -112,7 +115,7 @@ def _run(study: str, set: tuple[str, ...], parallel: str | None, **options: Any)
     chosen = find(study)
     settings = parse_settings(type(chosen.base), set)
     results = lab.run(chosen, **options, settings=settings, progress=True, notes={"rules": digest(chosen.name)})
-    return report(results) | _page(results.folder), console.run
+    return summarize(results) | _page(results.folder), console.run
 
 
 def _new(what: str, file: str) -> Answer:
@@ -157,9 +160,9 @@ def _queue(file: str, out: str, data: str | None, jobs: int, checkpoint_seconds:
 
 
 def _report(folder: str, smoothing: int, open: bool) -> Answer:
-    from muonlab.report.publish import report
+    from muonlab.report.publish import write_report
 
-    return report(folder, smoothing=smoothing, show=open), console.report
+    return write_report(folder, smoothing=smoothing, show=open), console.report
 
 
 def _explore(out: str, open: bool) -> Answer:

@@ -169,7 +169,7 @@ def run(report: dict[str, Any]) -> str:
     places = report["places"]
     names = list(dict.fromkeys(name for p in places for name in p if name not in ("label", "runs", "done")))
     rows = [
-        [p["label"], f"{p['done']} of {p['runs']}", *(_mean_and_std(p.get(name)) for name in names)] for p in places
+        [p["label"], f"{p['done']} of {p['runs']}", *(_with_deviation(p.get(name)) for name in names)] for p in places
     ]
     smaller = report["smaller_than_the_paper"]
     notes = [
@@ -230,7 +230,7 @@ def explore(answer: dict[str, Any]) -> str:
     return f"Page: {answer['page']}"
 
 
-def _mean_and_std(value: dict[str, float] | None) -> str:
+def _with_deviation(value: dict[str, float] | None) -> str:
     if value is None:
         return "-"
     return f"{value['mean']:.4g}" + (f" ± {value['std']:.2g}" if value["std"] else "")

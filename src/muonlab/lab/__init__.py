@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from muonlab.lab.own.optimizers import optimizer as optimizer
     from muonlab.lab.runner.results import Results as Results
     from muonlab.lab.runner.results import load_results as load_results
+    from muonlab.lab.runner.row_stream import watch as watch
     from muonlab.lab.runner.run_study import run as run
-    from muonlab.lab.runner.watch import watch as watch
     from muonlab.lab.selection import Best as Best
     from muonlab.lab.selection import best as best
     from muonlab.lab.settings import Settings as Settings
@@ -42,7 +42,7 @@ _HOMES = {
     "model": "own.models",
     "optimizer": "own.optimizers",
     "run": "runner.run_study",
-    "watch": "runner.watch",
+    "watch": "runner.row_stream",
 }
 __all__ = [
     "Axis",

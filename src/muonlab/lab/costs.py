@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from muonlab import _checks
@@ -50,14 +50,7 @@ class CostSpec(Settings):
             )
 
 
-def check(spec: CostSpec, _: int | None = None) -> None:
-    """Raise ``ValueError`` if this machine does not have the device; called before any cell is run."""
-    from muonlab.lab.training.setup import check_device
-
-    check_device(spec.device)
-
-
-def measure(spec: CostSpec, context: CellContext) -> dict[str, float | int | str | None]:
+def measure_costs(spec: CostSpec, context: CellContext) -> dict[str, float | int | str | None]:
     """Time every method on one matrix, and compare SVD over steps with the lemma (Kim & Oh 2026, Lemma 11).
 
     ``svd``: :func:`muonlab.polar` by a thin SVD, as in the optimizer; ``horner``: the steps as the paper counts them, κ
@@ -89,7 +82,7 @@ def measure(spec: CostSpec, context: CellContext) -> dict[str, float | int | str
             {**about, "method": name, **_median_and_range(wall[name]), **_on_cpu(_median_and_range(cpu[name]))}
         )
     for option in plan((spec.m, spec.n), device=spec.device).frontier:
-        context.write({"event": "frontier", "m": spec.m, "n": spec.n, **asdict(option)})
+        context.write({"event": "frontier", "m": spec.m, "n": spec.n, **option.to_dict()})
     cpu_rates = [rate.flops_per_second * rate.seconds / rate.cpu_seconds for rate in (gemm, svd)]
     return {
         **clock.reading(),

@@ -66,7 +66,7 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values; what is a plain object by its identity."""
-        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {field.name: plain_value(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def own_parts(self) -> list[OwnPart]:
         """Return the fields that are plain objects."""
@@ -80,11 +80,11 @@ class Settings:
             >>> Settings(seed=3).non_defaults()
             {'seed': 3}
         """
-        defaults = {field.name: plain(field.default) for field in dataclasses.fields(self)}
+        defaults = {field.name: plain_value(field.default) for field in dataclasses.fields(self)}
         return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return a value of a field as a JSON value."""
     return value.identity if isinstance(value, OwnPart) else value
 

@@ -66,7 +66,6 @@ class Spec(Settings):
         test: held-out examples (tokens of text) to use; None is all of them.
         block: tokens in a sequence of text; None for images.
         first_width: output channels of CifarNet's first convolution in its first group; None is the model's default.
-        logit_scale: factor on CifarNet's logits; None is the model's default (1/256, 1 over the last width).
         precision: ``"float32"``, or ``"bfloat16"`` for autocast in forward and backward passes.
         record_every: updates between recorded certificates; 0 records none.
         watch: name of a parameter whose gradient's nuclear norm is measured at every update; None watches none.
@@ -101,7 +100,6 @@ class Spec(Settings):
     test: int | None = None
     block: int | None = None
     first_width: int | None = None
-    logit_scale: float | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     record_every: int = 0
     watch: str | None = None
@@ -109,7 +107,7 @@ class Spec(Settings):
     def __post_init__(self) -> None:
         self._wrap_plain_objects()
         super().__post_init__()
-        for name in ("lr", "aux_lr", "head_lr", "clip", "logit_scale"):
+        for name in ("lr", "aux_lr", "head_lr", "clip"):
             if getattr(self, name) is not None:
                 _checks.positive(name, getattr(self, name))
         for name in ("momentum", "aux_momentum", "warmup", "smoothing"):

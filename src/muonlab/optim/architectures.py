@@ -57,7 +57,7 @@ SIZES: Mapping[str, tuple[str, ...]] = {
 """Names of sizes, each with the attributes or formulas that give it, the first that exists."""
 
 _OUT_IN, _IN_OUT = {"stored": "outputs × inputs"}, {"stored": "inputs × outputs"}
-_ALTERNATE = "gate and up take turns, one at a time, in a stack of experts"
+_ALTERNATE = "gate and up interleaved, one at a time, in a stack of experts"
 _ONE_AFTER_ANOTHER = "gate, then up, in a stack of experts"
 _ROUTER = "router: its rows are scores of experts, read one by one"
 _MLA = "*Attention | *MLA"
@@ -120,8 +120,8 @@ ROUTERS = (
     KnownParameter("Module", "gate.* | router.*", "other", _ROUTER, {"has_experts": True}),
 )
 
-_INTERLEAVED = "query, key and value take turns, head by head"
-_KEYS_INTERLEAVED = "key and value take turns, head by head"
+_INTERLEAVED = "query, key and value interleaved, head by head"
+_KEYS_INTERLEAVED = "key and value interleaved, head by head"
 _THREE = "rows(third, third, third)"
 _GROUPED = "query, then the fewer heads of key and value"
 _KEY_VALUE = "key, then value"
@@ -171,14 +171,14 @@ FUSED_ATTENTION = (
         "Qwen3NextAttention | Qwen3_5Attention | Qwen3_5MoeAttention | Qwen4ExpTextAttention",
         "q_proj.weight",
         "interleaved_rows(2, head_dim)",
-        "query and the gate of the output take turns, head by head",
+        "query and the gate of the output interleaved, head by head",
     ),
     KnownParameter("MiniMaxLightningAttention", "qkv_proj.weight", "interleaved_rows(3, head_dim)", _INTERLEAVED),
     KnownParameter(
         "FalconAttention",
         "query_key_value.weight",
         "interleaved_rows(3, queries_per_key * head_dim, head_dim, head_dim)",
-        "the queries of a group, its key and its value take turns",
+        "the queries of a group, its key and its value interleaved",
         {"new_decoder_architecture": True},
     ),
     KnownParameter(
@@ -218,7 +218,7 @@ FUSED_ATTENTION = (
         "CodeGenAttention",
         "qkv_proj.weight",
         "interleaved_rows(3, twelfth)",
-        "query, value and key take turns, a quarter of each at a time",
+        "query, value and key interleaved, a quarter of each at a time",
     ),
     # MaxViT, CoAtNet
     KnownParameter("AttentionCl", "qkv.weight", "interleaved_rows(3, head_dim)", _INTERLEAVED, {"head_first": True}),
@@ -257,7 +257,7 @@ FUSED_ATTENTION = (
         _MLA,
         "kv_b_proj.weight",
         "interleaved_rows(2, qk_nope_head_dim, v_head_dim)",
-        "key without rotation and value take turns, head by head",
+        "key without rotation and value interleaved, head by head",
         {"has_kv_lora_rank": True},
     ),
 )
@@ -282,13 +282,13 @@ STATE_SPACE = (
         "*Mixer",
         "dt_proj.weight | dt_proj_weight",
         "other",
-        "sets step sizes behind a softplus; its start is scaled for that, and its columns are few",
+        "sets step sizes behind a softplus; its initialization is scaled for that, and it has few columns",
     ),
     KnownParameter(
         "ZambaMambaMixer",
         "in_proj.weight",
         "interleaved_rows(2, 1)",
-        "the sequence and its gate take turns, one at a time",
+        "the sequence and its gate interleaved, one at a time",
     ),
     KnownParameter(
         "ZambaMambaMixer",
@@ -328,7 +328,7 @@ DELTA_NET = (
         "Qwen3NextGatedDeltaNet",
         "in_proj_qkvz.weight",
         "interleaved_rows(4, head_k_dim, head_k_dim, values_per_key * head_v_dim, values_per_key * head_v_dim)",
-        "query, key, value and gate take turns, one head of the keys at a time",
+        "query, key, value and gate interleaved, one head of the keys at a time",
     ),
     KnownParameter(
         "*GatedDeltaNet | *DeltaAttention",
@@ -354,12 +354,12 @@ STORED_INPUTS_FIRST = (
 )
 
 LORA = (
-    KnownParameter("Module", "lora_A.*", "other", "LoRA: A stays near its random start; B carries the update"),
+    KnownParameter("Module", "lora_A.*", "other", "LoRA: A stays near its random initialization; B carries the update"),
     KnownParameter(
         "ParamWrapper",
         "lora_B.*.weight",
         "interleaved_columns(num_experts, 1)",
-        "LoRA: B carries the update; the columns of the experts take turns",
+        "LoRA: B carries the update; the columns of the experts are interleaved",
     ),
     KnownParameter("Module", "lora_B.*.weight", "flatten", "LoRA: B carries the update"),
     KnownParameter("Module", "lora_embedding_A.* | lora_embedding_B.*", "embedding", "LoRA of an embedding"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from muonlab.optim.options import SCHEDULER_KEYS
 from muonlab.optim.orthogonalizer import NewtonSchulz
+from muonlab.optim.scaling import SCALES
 from muonlab.polynomials import Polynomial, preset
 
 _MUONLAB_ONLY = ("orthogonalizer", "momentum_form", "scale", "renormalize", "matrix_view")
@@ -34,7 +35,7 @@ def scale_of(adjust_lr_fn: str | None) -> Any:
 HINTS: Mapping[str, str] = {
     "ns_steps": "pass orthogonalizer=NewtonSchulz(steps=5), or NewtonSchulz('jordan', steps=…) for another number",
     "ns_coefficients": "pass orthogonalizer=NewtonSchulz(Polynomial(coefficients), steps=5)",
-    "adjust_lr_fn": "pass scale=, one of 'none', 'original', 'match_rms_adamw', 'spectral'",
+    "adjust_lr_fn": f"pass scale=, one of {', '.join(map(repr, SCALES))}",
     "wd": "pass weight_decay=",
     "eps": "leave it out, no input is too small here",
     "beta": "pass momentum=",

@@ -298,11 +298,11 @@ class Layouts:
         """Return, for each parameter, whether any process that shares it has a gradient for it.
 
         On several processes this also shares out the work of the step and checks that all of them plan the same step.
-        Without ``process_group``, only this process is asked about plain parameters.
+        Without ``process_group``, each process decides about plain parameters alone.
 
         Args:
             params: all parameters of the optimizer.
-            hook_signature: describes the hooks that watch the step, which must be equal on all processes.
+            hook_signature: describes the hooks of the step, which must be equal on all processes.
 
         Raises:
             ValueError: if replicas differ in which gradients they have (``distributed/agreement.py``), or processes

@@ -113,7 +113,7 @@ CONDITIONS: Mapping[str, Callable[[nn.Module], object]] = {
         _attribute(module, "qk_nope_head_dim") == _attribute(module, "v_head_dim") is not None
     ),
 }
-"""What a row may ask about its module besides the value of an attribute."""
+"""What a row may require of its module besides the value of an attribute."""
 
 
 def _meets(site: Site, name: str, wanted: object) -> bool:

@@ -22,10 +22,11 @@ from muonlab.optim.options import COMMON, Check, named_params, one_of
 from muonlab.optim.orthogonalizer import ExactPolar, NewtonSchulz, Orthogonalizer, to_plain
 from muonlab.optim.registry import register
 from muonlab.optim.scaling import RENORMALIZE, SCALES, Renormalize, Scale
-from muonlab.optim.step import MOMENTUM_FORMS, MomentumForm, muon_step
+from muonlab.optim.step import muon_step
 from muonlab.optim.views import MatrixView, check_fits, check_view
 from muonlab.orthogonalize.workspace import Workspaces
 from muonlab.polynomials import preset, taylor
+from muonlab.theory.momentum import MOMENTUM_FORMS, MomentumForm
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

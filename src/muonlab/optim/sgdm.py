@@ -34,7 +34,7 @@ class SGDM(MomentumOptimizer):
         capturable: whether steps can be captured in a CUDA graph, as in torch.optim.Adam: ``lr`` must then be a tensor
             on the device of the parameters.
         process_group: processes that hold replicas of the parameters and must agree on which gradients exist and are
-            finite; None: every process works alone, and gradients are not compared between processes. Parameters of
+            finite; None: gradients are not compared between processes. Parameters of
             fully_shard need no group.
 
     Example:

@@ -23,7 +23,7 @@ from muonlab.optim.lookup import Heads, by_heads, known_default
 from muonlab.optim.owners import NamedParameter, Owner, named_parameters
 from muonlab.optim.views import MatrixView, check_fits, check_view, matrix_blocks
 
-Rule = MatrixView | Role | Literal["skip"]
+SplitRule = MatrixView | Role | Literal["skip"]
 
 EMBEDDING_WORDS = re.compile("embed(s|ding|dings)?|emb|pos|position(s|al)?|tokens?|cls|wte|wpe")
 """Words that mark a parameter of an unknown module as an embedding."""
@@ -114,7 +114,7 @@ class Split:
 def split_params(
     model: nn.Module,
     *,
-    rules: Mapping[str, Rule] | None = None,
+    rules: Mapping[str, SplitRule] | None = None,
     head: str | None = "auto",
     heads: Heads = None,
     by: Literal["view", "shape"] = "view",
@@ -201,7 +201,7 @@ def _warn_about_ambiguous(rows: list[SplitRow]) -> None:
         )
 
 
-def _checked_rules(rules: Mapping[str, Rule], parameters: list[NamedParameter]) -> Mapping[str, Rule]:
+def _checked_rules(rules: Mapping[str, SplitRule], parameters: list[NamedParameter]) -> Mapping[str, SplitRule]:
     if not isinstance(rules, Mapping):
         raise TypeError(f"rules must map patterns to rules, got {type(rules).__name__}: pass {{'*.name': 'flatten'}}")
     names = [name for entry in parameters for name in entry.names]
@@ -227,7 +227,7 @@ def _checked_rules(rules: Mapping[str, Rule], parameters: list[NamedParameter]) 
     return rules
 
 
-def _by_rule(entry: NamedParameter, rules: Mapping[str, Rule]) -> tuple[Rule, str] | None:
+def _by_rule(entry: NamedParameter, rules: Mapping[str, SplitRule]) -> tuple[SplitRule, str] | None:
     for pattern, rule in rules.items():
         if any(fnmatch.fnmatchcase(name, pattern) for name in entry.names):
             name, shape = entry.names[0], tuple(entry.parameter.shape)
@@ -243,7 +243,7 @@ def _by_rule(entry: NamedParameter, rules: Mapping[str, Rule]) -> tuple[Rule, st
     return None
 
 
-def _defaults(entry: NamedParameter, outputs: Mapping[nn.Module, str], heads: Heads) -> Iterator[tuple[Rule, str]]:
+def _defaults(entry: NamedParameter, outputs: Mapping[nn.Module, str], heads: Heads) -> Iterator[tuple[SplitRule, str]]:
     """Yield every default that applies, the strongest first; for a tied parameter, those of all its owners."""
     modules = [owner.module for owner in entry.owners]
     parts = {owner.part for owner in entry.owners}
@@ -276,7 +276,7 @@ def _defaults(entry: NamedParameter, outputs: Mapping[nn.Module, str], heads: He
     yield "other", f"{guess}; give a rule, e.g. rules={{{entry.names[0]!r}: 'batch'}}"
 
 
-def _defaults_by_architecture(entry: NamedParameter, heads: Heads) -> Iterator[tuple[Rule, str]]:
+def _defaults_by_architecture(entry: NamedParameter, heads: Heads) -> Iterator[tuple[SplitRule, str]]:
     """Yield defaults by the table of known layers."""
     shape = entry.parameter.shape
     for name, owner in zip(entry.names, entry.owners, strict=True):
@@ -285,7 +285,7 @@ def _defaults_by_architecture(entry: NamedParameter, heads: Heads) -> Iterator[t
             yield known
 
 
-def _defaults_by_words(entry: NamedParameter) -> Iterator[tuple[Rule, str]]:
+def _defaults_by_words(entry: NamedParameter) -> Iterator[tuple[SplitRule, str]]:
     """Yield defaults by words in the name, for modules of an unknown type."""
     for name, owner in zip(entry.names, entry.owners, strict=True):
         if _matrices_in(owner, entry.parameter) == 0:
@@ -297,7 +297,7 @@ def _defaults_by_words(entry: NamedParameter) -> Iterator[tuple[Rule, str]]:
                     yield "embedding", f"{word!r} in its name"
 
 
-def _defaults_by_module(entry: NamedParameter) -> Iterator[tuple[Rule, str]]:
+def _defaults_by_module(entry: NamedParameter) -> Iterator[tuple[SplitRule, str]]:
     for owner in entry.owners:
         count = _matrices_in(owner, entry.parameter)
         if count == 0:
@@ -337,7 +337,7 @@ def _kind(module: nn.Module) -> str:
     return type(module).__name__.removeprefix("FSDP").removeprefix("Parametrized")
 
 
-def _row(entry: NamedParameter, rule: Rule, why: str) -> SplitRow:
+def _row(entry: NamedParameter, rule: SplitRule, why: str) -> SplitRow:
     name, *aliases = entry.names
     where: dict[str, Any] = {"goes_to": "none", "role": None, "matrix_view": None}
     if rule in ROLES:

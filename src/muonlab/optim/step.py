@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,9 +22,6 @@ from muonlab.optim.scaling import SCALES, renormalize
 from muonlab.optim.stack import MatrixStack
 from muonlab.optim.views import split_tensor
 from muonlab.orthogonalize.workspace import Workspaces
-
-MomentumForm = Literal["heavy_ball", "ema"]
-MOMENTUM_FORMS: tuple[MomentumForm, ...] = ("heavy_ball", "ema")
 
 
 def muon_step(

@@ -11,9 +11,9 @@ A view is a string of up to three words:
 ``columns(768, 768, 768)``             the same along the columns
 ``row_heads(64)``                      consecutive blocks of 64 rows, each its own matrix
 ``column_heads(64)``                   the same along the columns, such as an output projection by heads
-``interleaved_rows(3, 64)``            3 matrices whose rows take turns, 64 at a time
+``interleaved_rows(3, 64)``            3 matrices with interleaved rows, 64 at a time
 ``interleaved_rows(2, 192, 256)``      the same with a size for each: 192 rows of the first, then 256 of the second
-``interleaved_columns(2, 1)``          2 matrices whose columns take turns, one at a time
+``interleaved_columns(2, 1)``          2 matrices with interleaved columns, one at a time
 =====================================  ===============================================================================
 
 At most one of the last six: ``"batch rows(512, 512)"``, ``"batch transposed interleaved_columns(2, 1)"``. Each block is
@@ -64,7 +64,7 @@ class ParsedView:
 
     @property
     def interleaved(self) -> bool:
-        """Whether the blocks take turns."""
+        """Whether the rows or columns of the blocks are interleaved."""
         return self.cut.startswith("interleaved")
 
     @property
@@ -203,7 +203,7 @@ class MatrixBlock:
 
     Args:
         shape: whole shape in the dimensions of the parameter; where blocks are interleaved, with one dimension more:
-            the turns, and what the block has in each.
+            the rounds, and what the block has in each.
         matrices: shape in which it is read: a matrix (m, n), or a batch (b, m, n).
         dim: dimension along which shards cut it.
         sizes: size of each shard's piece along ``dim``; they add up to ``shape[dim]``.
@@ -324,11 +324,11 @@ def _overlaps(shard_sizes: Sequence[int], first: int, last: int) -> tuple[int, .
 
 
 def _whole_turns(shard_sizes: Sequence[int], view: ParsedView) -> tuple[int, ...]:
-    """Return how many turns of interleaved blocks each shard holds; raise if one is cut."""
+    """Return how many rounds of interleaved blocks each shard holds; raise if a shard cuts one."""
     turn = view.unit
     if any(size % turn for size in shard_sizes):
         raise ValueError(
-            f"shards must hold whole turns of interleaved blocks, multiples of {turn}, got shards of "
+            f"shards must hold whole rounds of interleaved blocks, multiples of {turn}, got shards of "
             f"{', '.join(map(str, shard_sizes))} for the matrix_view {str(view)!r}: use another number of ranks, or "
             f"read the parameter by heads or as one matrix"
         )

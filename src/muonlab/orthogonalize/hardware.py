@@ -98,38 +98,25 @@ def _median_seconds(run: Callable[[], object], repeats: int, device: torch.devic
     return statistics.median(wall), statistics.median(cpu)
 
 
-def gemm_throughput(
-    size: int = 1024,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    repeats: int = 7,
-) -> Throughput:
-    """Measure square matrix products, ``2·size³`` operations each (Φ_gemm of Kim & Oh 2026, Lemma 11)."""
+def gemm_throughput(size: int = 1024, *, device: torch.device | str = "cpu", repeats: int = 7) -> Throughput:
+    """Measure square float32 products, ``2·size³`` operations each (Φ_gemm of Kim & Oh 2026, Lemma 11)."""
     size, repeats = _checks.integer("size", size, at_least=1), _checks.integer("repeats", repeats, at_least=1)
     device = torch.device(device)
-    A = torch.ones(size, size, dtype=dtype, device=device)
+    A = torch.ones(size, size, device=device)
     out = torch.empty_like(A)
     seconds, cpu = _median_seconds(lambda: torch.mm(A, A, out=out), repeats, device)
-    return Throughput("gemm", (size, size), str(dtype).removeprefix("torch."), seconds, 2 * size**3 / seconds, cpu)
+    return Throughput("gemm", (size, size), "float32", seconds, 2 * size**3 / seconds, cpu)
 
 
-def svd_throughput(
-    m: int = 256,
-    n: int = 1024,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    repeats: int = 3,
-) -> Throughput:
-    """Measure thin SVDs by the paper's count ``4m²n + 8m³`` (Φ_svd of Kim & Oh 2026, Lemma 11)."""
+def svd_throughput(m: int = 256, n: int = 1024, *, device: torch.device | str = "cpu", repeats: int = 3) -> Throughput:
+    """Measure thin float32 SVDs by the paper's count ``4m²n + 8m³`` (Φ_svd of Kim & Oh 2026, Lemma 11)."""
     m, n = _checks.integer("m", m, at_least=1), _checks.integer("n", n, at_least=1)
     repeats = _checks.integer("repeats", repeats, at_least=1)
     device = torch.device(device)
     generator = torch.Generator().manual_seed(0)
-    A = torch.randn(m, n, generator=generator).to(device=device, dtype=dtype)
+    A = torch.randn(m, n, generator=generator).to(device)
     seconds, cpu = _median_seconds(lambda: torch.linalg.svd(A, full_matrices=False), repeats, device)
-    return Throughput("svd", (m, n), str(dtype).removeprefix("torch."), seconds, flops(m, n, "svd") / seconds, cpu)
+    return Throughput("svd", (m, n), "float32", seconds, flops(m, n, "svd") / seconds, cpu)
 
 
 def diagnose() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from muonlab.theory.cost import block_size
 _PIECE = 1 << 13
 """Columns that one product sums over when there are more than twice as many."""
 
-Scale = float | Tensor
+Factor = float | Tensor
 """A factor: a number, or a tensor where reading the number would force a host-device synchronization."""
 
 _SPLIT_WORK = 56_000_000
@@ -44,14 +44,14 @@ def symmetric_product(R: Tensor) -> Product:
     return mirrored_product if _splits(R.shape[-1], R.shape[-1], R) else plain_product(R.ndim)
 
 
-def multiply(A: Tensor, B: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor:
+def multiply(A: Tensor, B: Tensor, *, scale: Factor = 1.0, out: Tensor) -> Tensor:
     """Set ``out ← scale·A B``, for matrices or stacks."""
     if isinstance(scale, Tensor):
         return multiply(A, B, out=out).mul_(scale)
     return plain_product(out.ndim)(out, A, B, beta=0.0, alpha=scale, out=out)
 
 
-def gram(X: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor:
+def gram(X: Tensor, *, scale: Factor = 1.0, out: Tensor) -> Tensor:
     """Set ``out ← scale·X Xᵀ``, long rows piece by piece: one float32 sum over a million columns loses digits."""
     if X.shape[-1] > 2 * _PIECE:
         part = torch.empty_like(out)

@@ -24,7 +24,7 @@ Exact = tuple[Fraction, ...]
 X = TypeVar("X", float, Fraction, Array)
 
 
-def multiply(a: Sequence[Fraction], b: Sequence[Fraction]) -> Exact:
+def multiply_polynomials(a: Sequence[Fraction], b: Sequence[Fraction]) -> Exact:
     """Return the coefficients of the product of two polynomials."""
     product = [Fraction(0)] * (len(a) + len(b) - 1)
     for i, x in enumerate(a):
@@ -126,7 +126,7 @@ class Polynomial:
     @cached_property
     def exact_phi(self) -> Exact:
         """Exact coefficients of ``φ`` in powers of ``u`` (Kim & Oh 2026, Lemma 2)."""
-        tau = multiply((Fraction(1), Fraction(-1)), multiply(self.exact_u, self.exact_u))
+        tau = multiply_polynomials((Fraction(1), Fraction(-1)), multiply_polynomials(self.exact_u, self.exact_u))
         return (1 - tau[0], *(-c for c in tau[1:]))
 
     @cached_property

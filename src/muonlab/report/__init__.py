@@ -1,3 +1,3 @@
 """Results as pages: curves, tables, figures, and which claims of the paper held."""
 
-from muonlab.report.publish import report as report
+from muonlab.report.publish import write_report as write_report

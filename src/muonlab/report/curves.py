@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muonlab import _checks
+from muonlab.polynomials.base import Array
 from muonlab.report.values import MeanStd, ResultRow
 
-Array = NDArray[np.float64]
 Across = Literal["epoch", "seconds"]
 Rows = Sequence[ResultRow]
 """The rows of one run, from its ``metrics.jsonl``."""

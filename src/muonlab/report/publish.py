@@ -32,7 +32,7 @@ MARK = b"muonlab"
 """An existing index.html or claims.json is overwritten only if it contains this word."""
 
 
-def report(folder: str | os.PathLike[str], *, smoothing: int = 1, show: bool = False) -> dict[str, Any]:
+def write_report(folder: str | os.PathLike[str], *, smoothing: int = 1, show: bool = False) -> dict[str, Any]:
     """Write the page of a run directory, or the pages of all runs in a directory and an index of them.
 
     Next to ``report.html``, a folder ``report`` holds the figures as SVG, the tables as Markdown and LaTeX, and the
@@ -96,14 +96,14 @@ def _write_page(folder: Path, smoothing: int) -> tuple[Page, GatheredRun]:
             f"({type(error).__name__}: {error}): --debug shows where"
         ) from error
     _write_parts(_own_folder(folder, PARTS), page)
-    disk.write(folder / PAGE, _encode(study_html(page)))
-    disk.write(folder / PARTS / INPUTS, json.dumps(inputs).encode())
+    disk.write_file(folder / PAGE, _encode(study_html(page)))
+    disk.write_file(folder / PARTS / INPUTS, json.dumps(inputs).encode())
     return page, run
 
 
 def _write_parts(folder: Path, page: Page) -> None:
     """Write figures, tables and claims as files, and remove figures and tables that are no longer made."""
-    from muonlab.report.figures.plain_svg import svg_with_labels
+    from muonlab.report.figures.svg import svg_with_labels
     from muonlab.report.table_text import to_latex, to_markdown, with_labels
 
     figures = [figure for section in page.sections for figure in section.figures]
@@ -117,7 +117,7 @@ def _write_parts(folder: Path, page: Page) -> None:
             if f"{part}/{old.name}" not in files and old.suffix in (".svg", ".md", ".tex"):
                 old.unlink()
     for name, text in files.items():
-        disk.write(folder / name, _encode(f"{text}\n"), durable=False)
+        disk.write_file(folder / name, _encode(f"{text}\n"), durable=False)
 
 
 def _own_folder(folder: Path, name: str) -> Path:
@@ -173,8 +173,8 @@ def _publish_index(root: Path, folders: Iterable[Path], smoothing: int) -> dict[
         raise ValueError(f"no run in {root} could be read, got {problems[0].what} ({problems[0].where}): run a study")
     findings = judge_runs(sorted(runs, key=_priority, reverse=True), whole_ledger=True)
     claims = json.dumps(_claims_json(pages.values(), findings), indent=2, ensure_ascii=False)
-    disk.write(root / INDEX, _encode(index_html(pages, findings, problems)))
-    disk.write(root / CLAIMS_FILE, _encode(f"{claims}\n"))
+    disk.write_file(root / INDEX, _encode(index_html(pages, findings, problems)))
+    disk.write_file(root / CLAIMS_FILE, _encode(f"{claims}\n"))
     return _summary(root / INDEX, findings, problems) | {"pages": [str(root / path) for path in pages]}
 
 

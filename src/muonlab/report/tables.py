@@ -9,10 +9,9 @@ from typing import Any
 
 from muonlab.lab import paper
 from muonlab.lab.runner.results import CellResult
-from muonlab.lab.runner.timing import UNITS, ClockName, on_clock
+from muonlab.lab.runner.timing import UNITS, ClockName, on_clock, unit_name, unit_symbol
 from muonlab.report.claims.rules import SGD_M, SVD, time_fractions
 from muonlab.report.curves import Rows, at_fractions, mean_std, trace
-from muonlab.report.units import full_name, symbol
 from muonlab.report.values import MeanStd, ResultRow, Table, TableCell
 
 CellsByLabel = Mapping[str, Sequence[CellResult]]
@@ -132,7 +131,7 @@ def speed(places: CellsByLabel, clock: ClockName = "wall") -> Table:
         both = (times["wall"][label], times["cpu"][label])
         rows.append((label, _reciprocal(time.mean if time else None), *both, _difference(time, of_sgdm)))
     unit = UNITS[clock]
-    caption = f"Times of training without evaluation, mean over runs. Claims about time use {full_name(clock)}."
+    caption = f"Times of training without evaluation, mean over runs. Claims about time use {unit_name(clock)}."
     if of_sgdm is not None:
         caption += " Orthogonalization is that of all matrices, measured as the difference from an update of SGD-M."
     header = (
@@ -183,7 +182,6 @@ def best_settings(rows: Sequence[ResultRow]) -> Table:
         "is the mean over the recorded steps. If the best of any seed is at an end of the grid, the true best may lie "
         "outside."
     )
-    rows = [{**row, "at_an_end": _at_an_end(row)} for row in rows]
     return Table("best-settings", "Best settings", caption, tuple(names.values()), _cells(rows, names))
 
 
@@ -202,12 +200,11 @@ def optimum_shifts(rows: Sequence[ResultRow]) -> Table:
         "is a factor of 2. An optimum is the lowest point of a parabola through the best point of the grid and its "
         "neighbours, for each seed; at an end of the grid it is that end."
     )
-    rows = [{**row, "at_an_end": _at_an_end(row)} for row in rows]
     return Table("optimum-shifts", "Shifts of the optimum", caption, tuple(names.values()), _cells(rows, names))
 
 
 def _cells(rows: Sequence[ResultRow], names: Mapping[str, str]) -> tuple[tuple[TableCell, ...], ...]:
-    return tuple(tuple(_with_spread(row, name) for name in names) for row in rows)
+    return tuple(tuple(_with_spread({**row, "at_an_end": _at_an_end(row)}, name) for name in names) for row in rows)
 
 
 def _at_an_end(row: ResultRow) -> str | None:
@@ -229,7 +226,7 @@ def costs(summaries: Mapping[str, ResultRow], clock: ClockName = "wall") -> Tabl
         summaries: the summary of the timed cells by shape, with times of ``clock``.
         clock: the clock of the study.
     """
-    unit = symbol(clock)
+    unit = unit_symbol(clock)
     names = {
         "svd_seconds": f"SVD, {unit}",
         "horner_seconds": f"steps in the paper's form, {unit}",
@@ -241,7 +238,7 @@ def costs(summaries: Mapping[str, ResultRow], clock: ClockName = "wall") -> Tabl
     }
     rows = tuple((label, *(summary.get(name) for name in names)) for label, summary in summaries.items())
     caption = (
-        f"Medians of interleaved repetitions on one Gaussian matrix per shape, in {full_name(clock)}. The prediction "
+        f"Medians of interleaved repetitions on one Gaussian matrix per shape, in {unit_name(clock)}. The prediction "
         f"uses throughputs measured on other shapes."
     )
     title = f"{UNITS[clock]} per orthogonalization (Lemma 11)"
@@ -409,4 +406,4 @@ def _seconds(value: float, clock: ClockName) -> str:
         ('0.645 s', '3,612 CPU s')
     """
     number = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-    return f"{number} {symbol(clock)}"
+    return f"{number} {unit_symbol(clock)}"

@@ -11,7 +11,7 @@ ClaimVerdict = Literal["held", "not held", "not tested at this scale"]
 VERDICTS: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
 ResultRow = Mapping[str, Any]
 """A row of ``metrics.jsonl`` or ``certificates.jsonl``, or the summary of a cell."""
-Scale = Literal["linear", "log"]
+AxisScale = Literal["linear", "log"]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Panel:
     box: tuple[float, float, float, float]
     x_range: tuple[float, float]
     y_range: tuple[float, float]
-    x_scale: Scale
-    y_scale: Scale
+    x_scale: AxisScale
+    y_scale: AxisScale
     series: tuple[Series, ...]
 
 
@@ -111,14 +111,6 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
     digits: int = 4
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.header):
-                raise ValueError(
-                    f"a row must have a cell for each of {len(self.header)} columns, got {len(row)} in {self.name!r}: "
-                    f"use None for a missing one"
-                )
 
     @property
     def numeric(self) -> tuple[bool, ...]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from muonlab import _checks
 
-Status = Literal["applies", "not_applicable"]
+BoundStatus = Literal["applies", "not_applicable"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Bound:
     terms: Mapping[str, float]
     eta: float
     beta: float
-    status: Status
+    status: BoundStatus
     reason: str
     combine: Literal["sum", "root_sum_square"] = "sum"
 

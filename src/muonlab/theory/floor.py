@@ -105,7 +105,7 @@ def _best_multiplier(schedule: Schedule, r: int, power: int) -> float:
 
 
 @dataclass(frozen=True)
-class Steps:
+class PreparedSteps:
     """The step polynomials, the critical points of each, and a bound on the rounding error of float64 ranges."""
 
     polynomials: tuple[Polynomial, ...]
@@ -145,7 +145,7 @@ class Steps:
 
 
 @lru_cache(maxsize=256)
-def prepared_steps(schedule: Schedule) -> Steps:
+def prepared_steps(schedule: Schedule) -> PreparedSteps:
     """Prepare a schedule on [0, 1], once for all ranks and prescales: the exact ranges take as long as a floor."""
     critical, error, relative, low, high = [], 0.0, 0.0, Fraction(0), Fraction(1)
     for p in schedule.polynomials:
@@ -158,7 +158,7 @@ def prepared_steps(schedule: Schedule) -> Steps:
         relative += _relative_rounding(p, rounding, low, high)
         low, high = step_range(p, low, high)
     largest = float(max(abs(low), abs(high)))
-    return Steps(schedule.polynomials, tuple(critical), min(error, relative * largest))
+    return PreparedSteps(schedule.polynomials, tuple(critical), min(error, relative * largest))
 
 
 def _relative_rounding(p: Polynomial, rounding: float, low: Fraction, high: Fraction) -> float:
@@ -182,7 +182,7 @@ def _critical_points(p: Polynomial) -> Array:
     return np.concatenate([-np.sqrt(lam), np.sqrt(lam)])
 
 
-def _verified_minimum(steps: Steps, mu: float, r: int, power: int, s_max: float) -> float:
+def _verified_minimum(steps: PreparedSteps, mu: float, r: int, power: int, s_max: float) -> float:
     """Bound ``min over (0, 1]`` of ``F(s) + μ (1/(r s) - s^(power-1))`` from below."""
 
     def penalized(s: Array, F: Array) -> Array:

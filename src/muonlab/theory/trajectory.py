@@ -16,10 +16,10 @@ import numpy as np
 
 from muonlab import _checks
 from muonlab.polynomials.base import Array
-from muonlab.theory.bound import ProblemConstants, Status
+from muonlab.theory.bound import BoundStatus, ProblemConstants
 from muonlab.theory.momentum import MOMENTUM_FORMS, MomentumForm, momentum_trace
 
-Steps = float | Sequence[float] | Array
+PerStep = float | Sequence[float] | Array
 """One number for all steps, or one for each."""
 
 
@@ -55,7 +55,7 @@ class TrajectoryBound:
     total: float
     terms: Mapping[str, float]
     weights: tuple[float, ...]
-    status: Status
+    status: BoundStatus
     reason: str
     gap: FrankWolfeGap | None = None
 
@@ -68,9 +68,9 @@ def trajectory_bound(
     r: int,
     B: int,
     etas: Sequence[float] | Array,
-    betas: Steps,
-    rho: Steps,
-    s: Steps = 1.0,
+    betas: PerStep,
+    rho: PerStep,
+    s: PerStep = 1.0,
     momentum_form: MomentumForm = "ema",
     nesterov: bool = True,
     weight_decay: float = 0.0,
@@ -171,7 +171,7 @@ def _radii(rates: Array, gains: Array, decay: float, weight_norm: float | None) 
     return radii
 
 
-def _per_step(name: str, value: Steps, T: int | None, *, low: float, high: float = math.inf) -> Array:
+def _per_step(name: str, value: PerStep, T: int | None, *, low: float, high: float = math.inf) -> Array:
     """Return one finite number for each step, in [low, high)."""
     array = np.asarray(value, dtype=np.float64)
     if T is None and (array.ndim != 1 or not array.size):
@@ -250,12 +250,12 @@ def run_bound(
     sigma: float,
     r: int,
     B: int,
-    eta: Steps,
-    beta: Steps,
+    eta: PerStep,
+    beta: PerStep,
     failure: float = 0.05,
     momentum_form: MomentumForm = "ema",
     nesterov: bool = True,
-    pull: Steps | None = None,
+    pull: PerStep | None = None,
     tail: float = 2.0,
 ) -> RunBound:
     r"""Certify one run from the ρ_t and s_t of every step (docs/theory/theorem-a.md, the version for one run).

@@ -37,7 +37,7 @@ def measured(monkeypatch):
         made.append((shape, dtype, torch.device(device)))
         return Calibration(shape, {name: value * len(made) for name, value in SECONDS.items()})
 
-    monkeypatch.setattr(calibration, "measure", measure)
+    monkeypatch.setattr(calibration, "measure_calibration", measure)
     return made
 
 
@@ -122,7 +122,7 @@ def test_noise_makes_no_part_cheaper_than_what_it_contains():
 
 
 def test_a_measurement_times_everything_and_grows_with_the_steps():
-    found = calibration.measure((24, 40))
+    found = calibration.measure_calibration((24, 40))
     assert set(found.measured) == set(TIMED)
     assert found.shape == (24, 40)
     assert found.measured["apart"] > found.measured["nothing"]
@@ -138,7 +138,7 @@ def test_a_large_shape_is_timed_smaller_and_scaled_by_its_work(monkeypatch):
 
     monkeypatch.setattr(calibration, "_MOST_WORK", 20 * 20 * 40)
     monkeypatch.setattr(calibration, "interleaved", interleaved)
-    found = calibration.measure((80, 40))
+    found = calibration.measure_calibration((80, 40))
     assert sizes[0].shape == (40, 20)
     assert found.shape == (80, 40)
     assert found.measured["frobenius"] == pytest.approx(8.0)
@@ -218,7 +218,7 @@ def test_a_failed_write_leaves_no_temporary_file(cache, monkeypatch):
 def test_two_processes_at_once_leave_one_whole_file(cache):
     program = (
         "from muonlab.diagnostics.planning import calibration as c\n"
-        "c.measure = lambda shape, dtype, device: c.Calibration(shape, {name: 0.5 for name in c.TIMED})\n"
+        "c.measure_calibration = lambda shape, dtype, device: c.Calibration(shape, {name: 0.5 for name in c.TIMED})\n"
         "for _ in range(20): c.calibrate((16, 32), recalibrate=True)\n"
     )
     environment = {**os.environ, "MUONLAB_CACHE": str(cache)}

@@ -180,7 +180,7 @@ def test_no_row_of_the_frontier_is_beaten_and_the_choice_is_on_it():
     for one, other in itertools.pairwise(rows):
         assert one.seconds < other.seconds
         assert one.alignment < other.alignment
-    assert any(row.schedule == str(found.schedule) and row.seconds == found.seconds for row in rows)
+    assert any(row.schedule == found.schedule and row.seconds == found.seconds for row in rows)
     met = [row for row in rows if row.alignment >= 0.95]
     assert min(row.seconds for row in met) == found.seconds
 
@@ -241,7 +241,8 @@ def test_a_target_out_of_reach_is_an_answer_with_the_best_and_a_reason(basis):
 def test_schedules_that_diverge_are_not_planned():
     found = made(dtype=torch.bfloat16, target_alignment=0.9)
     for row in found.frontier:
-        assert "polar_express x5" not in row.schedule or "safety" in row.schedule or "then" in row.schedule
+        name = str(row.schedule)
+        assert "polar_express x5" not in name or "safety" in name or "then" in name
     as_schedule(found.schedule, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="diverges"):
         as_schedule(preset("polar_express").schedule(5), dtype=torch.bfloat16)
@@ -253,7 +254,7 @@ def test_a_plan_is_json_without_nan_and_text_with_its_numbers():
     assert content["schedule"] == str(found.schedule)
     assert content["shape"] == [48, 96]
     assert len(content["coefficients"]) == content["steps"] == found.schedule.steps
-    assert set(content["frontier"][0]) == {field.name for field in dataclasses.fields(planner.PlanRow)}
+    assert set(content["frontier"][0]) == {"steps", *(field.name for field in dataclasses.fields(planner.PlanRow))}
     assert f"{found.alignment:.4f}" in str(found)
     again = made()
     assert found == again
@@ -336,9 +337,6 @@ def test_without_a_calibration_one_is_made_for_the_shape_dtype_and_device(monkey
 
 
 BAD = [
-    (plan, ValueError, "exactly one of shape and model, got neither: pass shape="),
-    (lambda: plan((2, 2), model=Net()), ValueError, "exactly one of shape and model, got both"),
-    (lambda: plan(Net(), model=Net()), ValueError, "one of shape and model, got a network for both: pass one"),
     (lambda: plan("2x2"), TypeError, "shape must be two whole numbers .* '2x2': for example"),
     (lambda: plan((2, 0)), ValueError, r"shape\[1\] must be at least 1, got 0"),
     (lambda: made(target_alignment=1.0), ValueError, r"target_alignment must be .* \(0, 1\), got 1.0"),

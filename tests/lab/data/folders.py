@@ -10,7 +10,7 @@ import numpy as np
 import tokenizers
 from PIL import Image
 
-from muonlab.lab.data.registry import dataset
+from muonlab.lab.data.registry import registered_dataset
 
 END = 50_256
 
@@ -25,13 +25,13 @@ def encoded(pixels, kind="PNG", size=None):
 
 def random_images(name, labels, seed=0):
     """Return random pixels of the dataset's shape, one image per label."""
-    shape = dataset(name).shape
+    shape = registered_dataset(name).shape
     return np.random.default_rng(seed).integers(0, 256, (len(labels), *shape), dtype=np.uint8)
 
 
 def write_split(folder: Path, name: str, split: str, contents, labels, columns=None, label_type=None):
     """Write one split as parquet, as the hub's repositories have it."""
-    image, label = columns or dataset(name).columns
+    image, label = columns or registered_dataset(name).columns
     features = datasets.Features({image: datasets.Image(), label: label_type or datasets.Value("int64")})
     rows = {image: [content and {"bytes": content, "path": None} for content in contents], label: list(labels)}
     folder.joinpath("data").mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def image_folder(root: Path, name: str, folder: str | None = None, each: int = 2
 
     ``changes`` may name a split and give ``(contents, labels)`` in place of the drawn ones, or None to leave it away.
     """
-    entry = dataset(name)
+    entry = registered_dataset(name)
     pixels = {}
     for split, count in zip(entry.splits, (each, 1), strict=True):
         labels = list(range(entry.classes)) * count

@@ -6,7 +6,7 @@ import torch
 
 from muonlab.lab.data.images import balanced_order
 from muonlab.lab.data.loading import identify, load
-from muonlab.lab.data.registry import dataset, datasets
+from muonlab.lab.data.registry import datasets, registered_dataset
 from tests.lab.data.folders import encoded, image_folder, kept, write_split
 
 IMAGES = sorted(name for name, entry in datasets().items() if entry.kind == "images" and entry.hub is not None)
@@ -14,7 +14,7 @@ IMAGES = sorted(name for name, entry in datasets().items() if entry.kind == "ima
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_every_image_dataset_loads_from_a_folder_of_its_own_making(name, tmp_path):
-    entry = dataset(name)
+    entry = registered_dataset(name)
     pixels = image_folder(tmp_path / "in", name, f"{name}-standin")
     data = load(name, root=tmp_path / "in", cache=tmp_path / "cache")
     assert (data.name, data.shape, data.classes) == (name, entry.shape, entry.classes)

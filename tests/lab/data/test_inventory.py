@@ -57,8 +57,8 @@ def test_damage_is_a_problem_of_its_row_alone(root, tmp_path):
 
 
 def test_prepare_mends_a_damaged_cache(root, tmp_path):
-    first = rows_of(prepare("mnist", root, tmp_path / "cache"))
+    first = rows_of(prepare(["mnist"], root, tmp_path / "cache"))
     file = tmp_path / "cache" / "data" / kept(tmp_path / "cache")[0] / "train_images.npy"
     file.write_bytes(file.read_bytes()[:-1] + b"?")
-    assert rows_of(prepare("mnist", root, tmp_path / "cache")) == first
+    assert rows_of(prepare(["mnist"], root, tmp_path / "cache")) == first
     assert not file.read_bytes().endswith(b"?")

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from muonlab.lab.data.images import balanced_order
 from muonlab.lab.data.loading import identify, load
-from muonlab.lab.data.registry import dataset
+from muonlab.lab.data.registry import registered_dataset
 
 FOLDERS = {
     "mnist": ("mnist", 60_000, 10_000, "complete"),
@@ -38,7 +38,7 @@ def raw(name, split):
 def test_counts_origin_pixels_and_labels_are_those_of_the_folder(name, shared_cache, monkeypatch):
     folder, train, test, label = FOLDERS[name]
     data = load(name, cache=shared_cache)
-    entry, origin = dataset(name), data.origin
+    entry, origin = registered_dataset(name), data.origin
     assert (len(data.train), len(data.test)) == (origin.train, origin.test) == (train, test)
     assert (origin.source, origin.where, origin.label) == ("folder", folder, label)
     assert origin.words.endswith(f"from the folder {folder}")
@@ -68,8 +68,8 @@ def test_mnist_is_normalised_by_its_own_mean_and_deviation(shared_cache):
     counts = np.bincount(pixels.numpy().ravel(), minlength=256) / pixels.numel()
     values = np.arange(256) / 255
     mean = counts @ values
-    assert dataset("mnist").mean[0] == pytest.approx(mean, abs=5e-5)
-    assert dataset("mnist").std[0] == pytest.approx(np.sqrt(counts @ (values - mean) ** 2), abs=5e-5)
+    assert registered_dataset("mnist").mean[0] == pytest.approx(mean, abs=5e-5)
+    assert registered_dataset("mnist").std[0] == pytest.approx(np.sqrt(counts @ (values - mean) ** 2), abs=5e-5)
 
 
 @pytest.mark.parametrize(

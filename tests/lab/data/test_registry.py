@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from muonlab.lab.data import registry
-from muonlab.lab.data.registry import Dataset, dataset, datasets, describe, register
+from muonlab.lab.data.registry import Dataset, datasets, describe, register, registered_dataset
 from muonlab.lab.data.sources import folder_names
 
 
@@ -27,11 +27,11 @@ def test_every_entry_says_where_it_is_and_how_it_is_normalised():
 
 
 def test_bad_names_and_entries_are_refused():
-    mnist = dataset("mnist")
+    mnist = registered_dataset("mnist")
     for make, message in (
         (lambda: register(mnist), "'mnist' is registered already: choose another name"),
-        (lambda: dataset("minst"), r"unknown dataset 'minst': registered are 'cifar10', .*'mnist'"),
-        (lambda: dataset(["mnist"]), "unknown dataset"),
+        (lambda: registered_dataset("minst"), r"unknown dataset 'minst': registered are 'cifar10', .*'mnist'"),
+        (lambda: registered_dataset(["mnist"]), "unknown dataset"),
         (lambda: replace(mnist, mean=(0.1, 0.1)), "mean and std of 'mnist' need 1 values each"),
         (lambda: replace(mnist, tokenizer="a/b"), "tokens, and only they, need a tokenizer, got 'a/b' for 'mnist'"),
     ):

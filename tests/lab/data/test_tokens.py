@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from muonlab.lab.data.loading import identify, load
-from muonlab.lab.data.registry import dataset
+from muonlab.lab.data.registry import registered_dataset
 from muonlab.lab.data.tokens import is_held_out
 from tests.lab.data.folders import END, bytes_tokenizer, kept, text_folder
 
@@ -87,7 +87,7 @@ def test_reading_stops_where_the_registry_s_amounts_are_reached(tmp_path, monkey
 
     from muonlab.lab.data import registry
 
-    entry = replace(dataset("fineweb"), train=500, test=60)
+    entry = replace(registered_dataset("fineweb"), train=500, test=60)
     monkeypatch.setattr(registry, "_REGISTRY", {"fineweb": entry})
     text_folder(tmp_path, TEXTS * 20, [f"{i}/{x}" for i in range(20) for x in IDS])
     usual = load("fineweb", root=tmp_path, cache=tmp_path / "cache", block=4)

@@ -30,7 +30,7 @@ from muonlab.lab.distributed.ranks import (
 from muonlab.lab.studies import find
 from muonlab.lab.training.clipping import clip_gradients
 from muonlab.lab.training.loop import Training, train
-from muonlab.lab.training.setup import check
+from muonlab.lab.training.setup import check_spec
 from muonlab.optim import split_params
 from muonlab.optim.distributed.tensors import whole
 from tests.lab.tiny import SPEC, Bench, study
@@ -300,7 +300,7 @@ def test_a_spec_that_ranks_cannot_train_together_is_refused_in_one_line():
         (2, "hsdp", {}, "--parallel hsdp needs an even number of ranks, at least 4"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)) as caught:
-            check(SPEC.changed(settings), ranks=ranks_of(size, parallel))
+            check_spec(SPEC.changed(settings), ranks=ranks_of(size, parallel))
         assert "\n" not in str(caught.value)
 
 

@@ -286,7 +286,7 @@ def main(rank: int, port: int, folder: Path) -> None:
         except BaseException:
             found = {"error": traceback.format_exc(limit=-6)}
         found["seconds"] = time.perf_counter() - start
-        disk.write(folder / f"{case.__name__}.{rank}.json", json.dumps(found).encode(), durable=False)
+        disk.write_file(folder / f"{case.__name__}.{rank}.json", json.dumps(found).encode(), durable=False)
         if "error" in found:
             return
     from torch.distributed.tensor import Shard, distribute_tensor

@@ -16,7 +16,7 @@ def register(monkeypatch):
         def make(shape, classes, *, bias=True):
             return nn.Linear(shape[0], classes, bias=bias)
 
-        return registry.register(name, make, shape=(4,), classes=3, parameters=15, source=source)
+        return registry.register(Model(name, make, shape=(4,), classes=3, parameters=15, source=source))
 
     return call
 

@@ -8,7 +8,14 @@ import pytest
 
 from muonlab.lab.cell_context import Stopped
 from muonlab.lab.problems import definitions as problems
-from muonlab.lab.problems.cell import FIXED_BOUNDS, MethodName, ProblemName, TheorySpec, inequality_row, measure
+from muonlab.lab.problems.cell import (
+    FIXED_BOUNDS,
+    MethodName,
+    ProblemName,
+    TheorySpec,
+    inequality_row,
+    measure_inequalities,
+)
 from muonlab.lab.problems.inequalities import Inequality
 from muonlab.lab.problems.runs import METHODS, run_method
 from tests.lab.notes import Notes
@@ -23,7 +30,7 @@ def test_the_names_of_a_spec_are_those_of_methods_and_problems():
 @pytest.mark.parametrize("noise", [{}, {"noise": "signs", "sigma": 1.0, "runs": 2}])
 def test_a_cell_writes_every_inequality_and_none_is_violated(method, noise):
     context, spec = Notes(), TheorySpec(problem="decaying", method=method, steps=12, **noise)
-    summary = measure(spec, context)
+    summary = measure_inequalities(spec, context)
     problem = problems.decaying(4).with_noise(spec.sigma, noise.get("noise", "gaussian"))
     run = run_method(problem, METHODS[method], T=12, seeds=spec.runs)
     assert [row["name"] for row in context.rows] == [*run.certain, *run.expected]
@@ -47,7 +54,7 @@ def test_cells_that_need_theorems_a_to_c_take_every_setting_of_their_spec():
         ({"problem": "bowl", "noise": "pareto", "sigma": 1.0, "runs": 3}, problems.bowl(4).with_noise(1.0, "pareto")),
     ):
         context, spec = Notes(), TheorySpec(method="muon_q2", steps=12, **settings)
-        summary = measure(spec, context)
+        summary = measure_inequalities(spec, context)
         options = {key: value for key, value in settings.items() if key in (*default, "weight_decay")}
         run = run_method(problem, METHODS["muon_q2"], T=12, seeds=spec.runs, **options)
         assert summary["measured"] == pytest.approx(run.averages.mean(), rel=1e-12)
@@ -77,7 +84,7 @@ def test_a_row_shows_the_entry_with_the_least_slack_and_whether_the_inequality_h
 
 def test_the_seed_moves_the_noise_and_nothing_else():
     noisy = {"problem": "bowl", "noise": "gaussian", "sigma": 1.0, "steps": 5}
-    first, second, again = (measure(TheorySpec(**noisy, seed=seed), Notes()) for seed in (0, 1, 0))
+    first, second, again = (measure_inequalities(TheorySpec(**noisy, seed=seed), Notes()) for seed in (0, 1, 0))
     assert first == again
     assert first["measured"] != second["measured"]
     assert first["eta"] == second["eta"]
@@ -85,7 +92,7 @@ def test_the_seed_moves_the_noise_and_nothing_else():
 
 def test_a_cell_that_is_asked_to_stop_stops():
     with pytest.raises(Stopped):
-        measure(TheorySpec(steps=1), Notes(stopping=True))
+        measure_inequalities(TheorySpec(steps=1), Notes(stopping=True))
 
 
 def test_settings_that_contradict_each_other_are_refused():

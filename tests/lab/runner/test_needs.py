@@ -40,7 +40,7 @@ def test_a_missing_package_disk_or_memory_is_reported_before_the_first_cell(tmp_
 
 
 def test_the_estimates_count_the_parameters():
-    assert needs.parameters_of(SPEC) == 64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10
+    assert needs.count_parameters(SPEC) == 64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10
     assert needs._free_memory() is None or needs._free_memory() > 1_000_000
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from muonlab.lab import load_results, run
 from muonlab.lab.runner import cells, run_study, store
-from muonlab.lab.runner.summary import report
+from muonlab.lab.runner.summary import summarize
 from muonlab.lab.settings import Settings
 from muonlab.lab.study import Axis, Cell, Point
 from tests.lab.runner.work import HERE, StopAfter
@@ -137,7 +137,7 @@ def test_a_failure_is_recorded_the_others_are_run_and_it_is_retried_on_demand(tm
     assert failed.error == "ArithmeticError: no luck"
     kept = json.loads((failed.folder / "failed.json").read_text())
     assert "fail_with_muon" in kept["traceback"]
-    assert report(results)["failures"] == [{"cell": failed.folder.name, "error": "ArithmeticError: no luck"}]
+    assert summarize(results)["failures"] == [{"cell": failed.folder.name, "error": "ArithmeticError: no luck"}]
     (failed.folder / "mended").touch()
     assert run(FAIL, out=tmp_path).status == "failed"
     assert run(FAIL, out=tmp_path, retry=True).status == "done"
@@ -152,7 +152,7 @@ def test_a_loss_that_is_not_finite_is_a_failure_and_not_a_result(tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_full_disk_stops_the_study_with_one_line_and_fails_no_cell(tmp_path, jobs):
-    with pytest.raises(ValueError, match="there must be room on the disk") as caught:
+    with pytest.raises(ValueError, match="the disk must have free space") as caught:
         run(study(work=f"{HERE}:fill_the_disk"), out=tmp_path, jobs=jobs)
     assert "\n" not in str(caught.value)
     assert "failed" not in [cell.status for cell in load_results(tmp_path).cells]
@@ -254,7 +254,7 @@ def test_cells_in_workers_give_the_bits_of_cells_in_one_process(tmp_path):
     parallel = run(study(), out=tmp_path / "parallel", jobs=2, threads=1)
     assert_same_cells(single.cells, parallel.cells)
     assert [(a.jobs, b.jobs) for a, b in zip(single.cells, parallel.cells, strict=True)] == [(1, 2)] * 2
-    assert report(parallel)["clock"] == "cpu"
+    assert summarize(parallel)["clock"] == "cpu"
 
 
 def test_a_worker_that_is_killed_is_a_failure_of_its_cell_alone(tmp_path):

@@ -12,7 +12,7 @@ from muonlab.lab.models import build, models
 from muonlab.lab.spec import Spec
 from muonlab.lab.studies import describe, studies
 from muonlab.lab.study import PROFILES, cell_name
-from muonlab.lab.training.setup import check
+from muonlab.lab.training.setup import check_spec
 from tests.lab import printed as paper_prints
 
 ROOT = Path(__file__).parents[3]
@@ -54,7 +54,7 @@ def test_every_cell_can_be_built_and_has_a_unique_name(profile):
         assert all(isinstance(cell.spec, type(study.base)) for cell in cells)
         for cell in cells if study in TRAINED else ():
             if cell.spec.seed == 0:
-                check(cell.spec)
+                check_spec(cell.spec)
 
 
 def test_settings_for_a_cpu_also_apply_to_a_numbered_one():

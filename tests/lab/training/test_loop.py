@@ -356,7 +356,7 @@ def test_fields_of_a_spec_reach_the_training(tmp_path):
         "lr": 0.1, "momentum": 0.2, "aux_lr": 0.1, "head_lr": 0.1, "aux_momentum": 0.2, "weight_decay": 0.5,
         "main_on": "all", "smoothing": 0.0, "clip": 0.01, "loss": "sum", "augmentation": "flip", "batch_size": 32,
         "micro_batch": None, "epochs": None, "steps": 5, "warmup": 0.5, "evaluate_every": 1, "train": 200,
-        "validation": 56, "schedule": "linear", "test": 50, "block": None, "first_width": None, "logit_scale": None,
+        "validation": 56, "schedule": "linear", "test": 50, "block": None, "first_width": None,
         "precision": "bfloat16", "record_every": None, "watch": "hidden.0.weight", "threads": None, "device": None,
     }  # fmt: skip
     assert set(other) == {field.name for field in dataclasses.fields(Spec)}

@@ -23,8 +23,8 @@ from muonlab.report.figures.drawing import (
     shorten,
     to_figure,
 )
-from muonlab.report.figures.plain_svg import INK, plain_svg
 from muonlab.report.figures.style import CurveStyle
+from muonlab.report.figures.svg import INK, plain_svg
 from tests.report.drawn import SVG, paths, placed
 
 RED = "#dd3377"

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from muonlab.lab.optima import runs_by_optimizer
+from muonlab.lab.grid_optima import runs_by_optimizer
 from muonlab.lab.slopes import rank_slopes
 from muonlab.polynomials import Schedule, preset, taylor
 from muonlab.report.curves import Curve

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from muonlab.cli import console
-from muonlab.lab.runner.summary import report as summary_of
+from muonlab.lab.runner.summary import summarize
 from muonlab.report.gather import gather_run
 from muonlab.report.page.sections import study_sections
 from tests.report.rundirs import CPU, MACHINE, OPTIMIZERS, edit, losses, text_of, write_cell, write_run
@@ -113,7 +113,7 @@ def test_the_console_has_the_clock_and_its_sentence(made):
     for jobs, clock in ((1, "wall"), (2, "cpu")):
         with_jobs(made, jobs)
         results = gather_run(made).results
-        answer = summary_of(results)
+        answer = summarize(results)
         assert answer["clock"] == clock
         assert "seconds_comparable" not in answer
         by_wall = {cell.label: cell.last["seconds"] for cell in results.cells if cell.seed == 0}
@@ -124,4 +124,4 @@ def test_the_console_has_the_clock_and_its_sentence(made):
         assert note == (clock != "wall")
     assert answer["timing"] == "Times are CPU seconds, of one thread for each cell: cells ran side by side."
     none = replace(results, cells=tuple(replace(cell, spec={**cell.spec, "threads": 2}) for cell in results.cells))
-    assert summary_of(none)["clock"] is None
+    assert summarize(none)["clock"] is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from muonlab.report import report
+from muonlab.report import write_report
 from muonlab.report.page.html import index_html, study_html
 from muonlab.report.values import Fact, Link, Page, ReadProblem, Section, Series
 from tests.report import pages
@@ -87,7 +87,7 @@ def test_hostile_strings_are_text_everywhere(open_page):
 def test_hostile_labels_go_through_a_run_directory_its_figures_and_its_page_as_text(open_page, tmp_path):
     labels = [text for text in HOSTILE if len(text) < 200]  # longer ones cannot name a folder
     folder = write_run(tmp_path / "run", labels, seeds=1)
-    assert report(folder)["problems"] == []
+    assert write_report(folder)["problems"] == []
     page = open_page(folder / "report.html").page
     shown = page.locator("#table-final-losses tbody th").all_text_contents()
     assert [shown_text(text) for text in shown] == [shown_text(text) for text in labels]

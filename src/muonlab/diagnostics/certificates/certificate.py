@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from muonlab.diagnostics.certificates import text
 
-Status = Literal["holds", "violated", "not_applicable"]
+CertificateStatus = Literal["holds", "violated", "not_applicable"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Verdict:
     """Whether one statement holds for the matrix, and the reason."""
 
     statement: str
-    status: Status
+    status: CertificateStatus
     reason: str
 
 
@@ -104,7 +104,7 @@ class Certificate:
         return 1 / self.alignment if self.alignment > 0 else math.inf
 
     @property
-    def status(self) -> Status:
+    def status(self) -> CertificateStatus:
         """``"violated"`` if any statement is, "holds" if the alignment theorem does, else "not_applicable"."""
         if any(v.status == "violated" for v in self.verdicts):
             return "violated"

@@ -22,7 +22,7 @@ from muonlab.optim.saved_state import BUFFER
 from muonlab.optim.views import MatrixView, check_fits, check_view, matrix_blocks, parse_view, split_tensor
 from muonlab.orthogonalize.matrices import FLOATING
 
-Role = Literal["momentum", "weight", "matrix"]
+MatrixRole = Literal["momentum", "weight", "matrix"]
 
 _ADAM = "exp_avg"
 _OF_ADAM = f"has {_ADAM} of an Adam-like optimizer, no momentum buffer"
@@ -38,7 +38,7 @@ class NamedMatrix:
     """One matrix (m, n) of a file in its own dtype, with the settings of its parameter group if the file has them."""
 
     name: str
-    role: Role
+    role: MatrixRole
     tensor: Tensor
     group: Mapping[str, Any] | None = None
 
@@ -56,7 +56,7 @@ class FileMatrices:
 
 class _FileTensor(NamedTuple):
     name: str
-    role: Role
+    role: MatrixRole
     tensor: Tensor | str
     """The tensor, or the reason for which there is none."""
     group: Mapping[str, Any] | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muonlab.diagnostics.certificates import text
-from muonlab.diagnostics.certificates.certificate import Certificate, Status
+from muonlab.diagnostics.certificates.certificate import Certificate, CertificateStatus
 from muonlab.theory import network_alignment
 
 
@@ -91,7 +91,7 @@ class NetworkCertificate:
         return self.descent - (self.pull or 0.0)
 
     @property
-    def status(self) -> Status:
+    def status(self) -> CertificateStatus:
         """``"violated"`` if any matrix is, "holds" if ``reduced_descent`` is positive, else "not_applicable"."""
         if any(c.status == "violated" for c in self.matrices.values()):
             return "violated"

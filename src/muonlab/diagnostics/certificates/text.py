@@ -18,7 +18,7 @@ ALIGNMENT_THEOREM = "alignment theorem"
 FLOOR = "alignment floor"
 THEOREM_2 = "Theorem 2"
 THEOREM_4 = "Theorem 4"
-STEPS = "Lemmas 9 and 10"
+LEMMAS_9_AND_10 = "Lemmas 9 and 10"
 EXACT = "exact polar factor"
 
 

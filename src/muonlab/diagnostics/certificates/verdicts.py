@@ -98,7 +98,7 @@ def _rounding(c: Certificate) -> tuple[Verdict, ...]:
     largest = c.operator / c.scale
     if largest > _UNIT_BALL:
         reason = f"the operator norm is {largest:.4g} after the prescale: rounding is known up to 1"
-        return (_not_applicable(text.STEPS, reason),)
+        return (_not_applicable(text.LEMMAS_9_AND_10, reason),)
     held = c.rounding <= c.rounding_allowed
     allowed = f"{'within' if held else 'beyond'} the {c.rounding_allowed:.2g} of its precision"
-    return (_holds_if(text.STEPS, held, f"the direction is {c.rounding:.2g} from exact steps, {allowed}"),)
+    return (_holds_if(text.LEMMAS_9_AND_10, held, f"the direction is {c.rounding:.2g} from exact steps, {allowed}"),)

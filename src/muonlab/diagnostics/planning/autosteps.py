@@ -147,8 +147,8 @@ class AutoSteps:
         """Return the least descent floor and the largest gain over all numbers of steps that were or may be used.
 
         They hold for every matrix and at every step that was followed by :meth:`step`, rounding included, so they may
-        be the constants of :func:`muonlab.theory.trajectory_bound`. The target alignment may not: it is met at the
-        steps that were looked at, and nothing is promised in between.
+        be the constants of :func:`muonlab.theory.trajectory_bound`. The target alignment may not: it is met at
+        the observed steps, and nothing is guaranteed in between.
         """
         descents, gains, counts = [], [], set()
         for name, p, group in parameters_of(self._observer.muon):

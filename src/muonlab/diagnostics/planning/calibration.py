@@ -14,7 +14,6 @@ import math
 import os
 import platform
 import reprlib
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -176,13 +175,13 @@ def calibrate(
     cached = None if recalibrate or path is None else _read(path, key)
     if cached is not None:
         return cached
-    calibration = measure(shape, dtype=dtype, device=device)
+    calibration = measure_calibration(shape, dtype=dtype, device=device)
     if path is not None:
         _write(path, key, calibration)
     return calibration
 
 
-def measure(
+def measure_calibration(
     shape: tuple[int, int], *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> Calibration:
     """Time calls and pieces in turn and take the lower quartile of each: other processes only add time."""
@@ -289,15 +288,11 @@ def _read(path: Path, key: Mapping[str, Any]) -> Calibration | None:
 def _write(path: Path, key: Mapping[str, Any], calibration: Calibration) -> None:
     """Write a temporary file and rename it: a reader finds the old content or the new, never a part."""
     text = json.dumps({"key": key, "seconds": dict(calibration.measured)}, indent=1)
+    part = path.with_suffix(f".{os.getpid()}.tmp")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
+            part.write_text(text, encoding="utf-8")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)

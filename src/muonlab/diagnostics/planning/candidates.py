@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from muonlab.polynomials import Polynomial, Schedule, preset, taylor
+from muonlab.polynomials import Polynomial, Schedule, polar_express, preset, taylor
 from muonlab.polynomials.base import Array
 
 TAYLOR_DEGREES, MOST_TAYLOR = (1, 2, 3, 4), 16
@@ -155,7 +155,7 @@ def _longest_express(ell: float, kappa: int, most: int) -> tuple[Polynomial, ...
     """Return as many steps as float64 can solve for."""
     for steps in range(most, 0, -1):
         try:
-            return Schedule.polar_express(ell, kappa, steps).polynomials
+            return polar_express(ell, kappa, steps).polynomials
         except ValueError:
             continue
     return ()

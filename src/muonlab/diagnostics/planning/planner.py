@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
@@ -31,10 +31,9 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One way to orthogonalize; fields as in :class:`Plan`, the schedule by its name."""
+    """One way to orthogonalize; the fields are explained in :class:`Plan`."""
 
-    schedule: str
-    steps: int
+    schedule: Schedule
     prescale: Prescale
     method: Method
     accuracy: Accuracy
@@ -44,9 +43,15 @@ class PlanRow:
     seconds: float
     flops: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON can hold; the schedule by its name."""
+        return {"schedule": str(self.schedule), "steps": self.schedule.steps} | {
+            field.name: getattr(self, field.name) for field in fields(PlanRow)[1:]
+        }
+
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(PlanRow):
     """The cheapest orthogonalization that meets a target, or the best one found if none does.
 
     Attributes:
@@ -72,15 +77,6 @@ class Plan:
     shape: Shape
     status: Literal["met", "not_met"]
     reason: str
-    schedule: Schedule
-    prescale: Prescale
-    method: Method
-    accuracy: Accuracy
-    alignment: float
-    floor: float
-    epsilon: float
-    seconds: float
-    flops: float
     frontier: tuple[PlanRow, ...]
     dtype: torch.dtype = torch.float32
 
@@ -101,14 +97,14 @@ class Plan:
             "dtype": str(self.dtype).removeprefix("torch."),
             "status": self.status,
             "reason": self.reason,
-            **asdict(_row_of(self)),
+            **super().to_dict(),
             "coefficients": [list(p.coefficients) for p in self.schedule],
-            "frontier": [asdict(row) for row in self.frontier],
+            "frontier": [row.to_dict() for row in self.frontier],
         }
 
     def __str__(self) -> str:
         m, n = self.shape
-        lines = [f"{m}x{n}, {self.status}: {self.reason}", "", *_text([_row_of(self)])]
+        lines = [f"{m}x{n}, {self.status}: {self.reason}", "", *_text([self])]
         return "\n".join([*lines, "", "Frontier (seconds against typical alignment):", *_text(self.frontier)])
 
 
@@ -155,12 +151,7 @@ class ModelPlan:
     def __str__(self) -> str:
         header = [f"{sum(count for _, count in self.plans)} matrices, {self.seconds:.4g} s a step, {self.status}", ""]
         marks = [f"{count} of {plan.shape[0]}x{plan.shape[1]}" for plan, count in self.plans]
-        return "\n".join([*header, *_text([_row_of(plan) for plan, _ in self.plans], marks)])
-
-
-def _row_of(plan: Plan) -> PlanRow:
-    names = ("prescale", "method", "accuracy", "alignment", "floor", "epsilon", "seconds", "flops")
-    return PlanRow(str(plan.schedule), plan.schedule.steps, **{name: getattr(plan, name) for name in names})
+        return "\n".join([*header, *_text([plan for plan, _ in self.plans], marks)])
 
 
 def _text(rows: Sequence[PlanRow], marks: Sequence[str] = ()) -> list[str]:
@@ -169,14 +160,14 @@ def _text(rows: Sequence[PlanRow], marks: Sequence[str] = ()) -> list[str]:
     cells = [header]
     for r in rows:
         numbers = (f"{r.alignment:.4f}", f"{r.floor:.4f}", f"{r.epsilon:.2g}", f"{r.seconds * 1e3:.4g}")
-        cells.append([r.schedule, r.prescale, r.method, r.accuracy, *numbers, f"{r.flops / 1e9:.3g}"])
+        cells.append([str(r.schedule), r.prescale, r.method, r.accuracy, *numbers, f"{r.flops / 1e9:.3g}"])
     if marks:
         cells = [[mark, *line] for mark, line in zip(("matrices", *marks), cells, strict=True)]
     return aligned(cells)
 
 
 class PlanOptions(TypedDict, total=False):
-    """The keyword arguments of :func:`plan` besides shape and model."""
+    """The keyword arguments of :func:`plan` besides the shape or network."""
 
     target_alignment: float | None
     target_epsilon: float | None
@@ -194,12 +185,9 @@ class PlanOptions(TypedDict, total=False):
 def plan(shape: Sequence[int], **options: Unpack[PlanOptions]) -> Plan: ...
 @overload
 def plan(shape: nn.Module, **options: Unpack[PlanOptions]) -> ModelPlan: ...
-@overload
-def plan(shape: None = None, *, model: nn.Module, **options: Unpack[PlanOptions]) -> ModelPlan: ...
 def plan(
-    shape: Sequence[int] | nn.Module | None = None,
+    shape: Sequence[int] | nn.Module,
     *,
-    model: nn.Module | None = None,
     target_alignment: float | None = None,
     target_epsilon: float | None = None,
     basis: Basis = "typical",
@@ -218,8 +206,8 @@ def plan(
     ranks and resumed runs would diverge. The same calibration always gives the same plan.
 
     Args:
-        shape: rows and columns of the matrix; a network is taken as ``model``.
-        model: a network: one plan for each matrix shape that ``split_params(model)`` gives to Muon.
+        shape: rows and columns of the matrix; or a network, for one plan for each matrix shape that
+            ``split_params(network)`` gives to Muon.
         target_alignment: least alignment ρ/s, in (0, 1); 0.95 if neither target is given.
         target_epsilon: largest polar error ``max |F - 1|``.
         basis: ``"typical"``: reached on every spectrum of ``typical_spectra``, or on ``spectrum``; ``"floor"``:
@@ -241,24 +229,17 @@ def plan(
         >>> found.status, found.alignment >= 0.9, found.schedule.steps > 0
         ('met', True, True)
     """
-    if isinstance(shape, nn.Module):
-        if model is not None:
-            raise ValueError("plan takes one of shape and model, got a network for both: pass one network")
-        shape, model = None, shape
-    if (shape is None) == (model is None):
-        given = "neither" if shape is None else "both"
-        raise ValueError(f"plan takes exactly one of shape and model, got {given}: pass shape=(m, n), or a network")
     target = checked_target(target_alignment, target_epsilon, basis, ell)
     if accuracy is not None:
         _checks.one_of("accuracy", accuracy, ACCURACIES)
     if dtype not in FLOATING:
         raise TypeError(f"dtype must be float16, bfloat16, float32 or float64, got {dtype!r}: float32 is the usual one")
-    if model is not None:
+    if isinstance(shape, nn.Module):
         for name, value in (("spectrum", spectrum), ("calibration", calibration)):
             if value is not None:
                 raise ValueError(f"{name} belongs to one shape, got one together with a network: plan each shape alone")
         plans = []
-        for each, count in _matrix_shapes(model).items():
+        for each, count in _matrix_shapes(shape).items():
             timed = calibrate(each, dtype=dtype, device=device, recalibrate=recalibrate)
             plans.append((_plan(timed, target, None, accuracy=accuracy, dtype=dtype), count))
         return ModelPlan(tuple(plans))
@@ -299,14 +280,13 @@ def _plan(
     asked = f"{target.kind} {'at least' if target.kind == 'alignment' else 'at most'} {target.value:.10g} {where}"
     reached = f"{values[target.kind]:.10g}"
     reason = f"{asked}: {'the cheapest candidate has' if met else 'no candidate reaches it, the best has'} {reached}"
-    fields = {name: value for name, value in asdict(row).items() if name not in ("schedule", "steps")}
     frontier = tuple(_row(search, option) for option in search.frontier(choice))
     status: Literal["met", "not_met"] = "met" if met else "not_met"
-    return Plan((m, n), status, reason, choice.schedule, **fields, frontier=frontier, dtype=dtype)
+    return Plan(**vars(row), shape=(m, n), status=status, reason=reason, frontier=frontier, dtype=dtype)
 
 
 def _row(search: PlanSearch, option: PlanOption) -> PlanRow:
     return PlanRow(
-        str(option.schedule), option.schedule.steps, option.prescale, option.method, option.accuracy, option.alignment,
+        option.schedule, option.prescale, option.method, option.accuracy, option.alignment,
         search.floor(option), search.epsilon(option), option.seconds, search.flops(option),
     )  # fmt: skip

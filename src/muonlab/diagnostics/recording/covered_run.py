@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,20 +89,13 @@ class CoveredRun:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of :meth:`state_dict`."""
-        history = [
-            RecordedStep(float(descent), float(gain), float(length), float(momentum), pull)
-            for descent, gain, length, momentum, pull in state["history"]
-        ]
-        layers = [(str(name), float(share)) for name, share in state["layers"]]
-        kind = state["momentum_kind"]
-        from_zero = None if state["from_zero"] is None else bool(state["from_zero"])
-        self._resumed_at = math.nan if state["size"] is None else float(state["size"])
-        if state["size"] is None and from_zero is None:  # saved before the first step
-            self._resumed_at = None
-        self._momentum_kind = None if kind is None else MomentumKind(cast(MomentumForm, str(kind[0])), bool(kind[1]))
-        self.history, self._layers, self.broken = history, layers, str(state["broken"])
-        self._from_zero = from_zero
-        self._left = None
+        kind, size = state["momentum_kind"], state["size"]
+        self.history = [RecordedStep(*step) for step in state["history"]]
+        self._layers = [(name, share) for name, share in state["layers"]]
+        self._momentum_kind = None if kind is None else MomentumKind(*kind)
+        self._from_zero, self.broken, self._left = state["from_zero"], state["broken"], None
+        before_first_step = size is None and self._from_zero is None
+        self._resumed_at = None if before_first_step else math.nan if size is None else size
 
     def before_step(self) -> None:
         """Compare the weights with those after the last step, and measure the momenta before the first.
@@ -167,7 +160,7 @@ class CoveredRun:
             self.stop(f"step {number} {reason}")
             return
         momentum = float(self._muon.param_groups[0]["momentum"])
-        if not whole["length"]:  # nothing moves, the momentum averages on
+        if not whole["length"]:  # no weight moves, but the momentum is updated
             self.history.append(RecordedStep(0.0, 0.0, 0.0, momentum, None if self._pull is None else 0.0))
             return
         # by rounding, the measured descent may exceed the gain of exact steps, but not ‖O‖_op

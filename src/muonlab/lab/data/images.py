@@ -23,7 +23,7 @@ _FORMATS = ("PNG", "JPEG")
 _BATCH = 256
 
 
-def write(part: Path, entry: Dataset, source: Source, progress: Progress | None) -> Mapping[str, Any]:
+def write_images(part: Path, entry: Dataset, source: Source, progress: Progress | None) -> Mapping[str, Any]:
     """Decode both splits into ``part``, in the order of :func:`balanced_order`; errors name the row of the source."""
     with open_splits(entry, source, part / "scratch") as (splits, revision):
         labels = {name: _labels(entry, source, name, split) for name, split in splits.items()}

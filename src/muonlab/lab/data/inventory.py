@@ -10,9 +10,9 @@ from typing import Any
 from muonlab.lab.data import cache as data_cache
 from muonlab.lab.data.images import Progress
 from muonlab.lab.data.loading import Directory, identity_of, label_of, locate
-from muonlab.lab.data.registry import Dataset, dataset, datasets
+from muonlab.lab.data.registry import Dataset, datasets, registered_dataset
 
-Names = str | Iterable[str] | None
+Names = Iterable[str] | None
 
 
 def status(names: Names = None, root: Directory = None, cache: Directory = None) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def prepare(
 
 
 def _chosen(names: Names) -> list[Dataset]:
-    return [dataset(name) for name in (datasets() if names is None else [names] if isinstance(names, str) else names)]
+    return [registered_dataset(name) for name in (datasets() if names is None else names)]
 
 
 def _row(entry: Dataset, root: Directory, cache: Directory) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from muonlab import _checks
 from muonlab.lab.data import cache as data_cache
 from muonlab.lab.data import images, tokens
 from muonlab.lab.data.images import Progress
-from muonlab.lab.data.registry import Dataset, dataset
+from muonlab.lab.data.registry import Dataset, registered_dataset
 from muonlab.lab.data.sources import Label, Source, find_source, fingerprint
 from muonlab.lab.own.datasets import OwnDataset
 
@@ -98,7 +98,7 @@ def identify(
         from muonlab.lab.data.own_data import identify_own
 
         return identify_own(name, root, train, test)
-    entry = dataset(name)
+    entry = registered_dataset(name)
     train, test, _ = _check_request(entry, train, test, block)
     location = locate(entry, root, cache, (train, test))
     cached = data_cache.get_or_decode(location.directory, location.key, partial(location.decode, progress=progress))
@@ -143,7 +143,7 @@ def load(
         from muonlab.lab.data.own_data import load_own
 
         return load_own(name, root, train, test, block)
-    entry = dataset(name)
+    entry = registered_dataset(name)
     train, test, block = _check_request(entry, train, test, block)
     location = locate(entry, root, cache, (train, test))
     decode = partial(location.decode, progress=progress)
@@ -205,8 +205,8 @@ class DataLocation:
         if self.source.kind == "hub" and progress is not None:
             progress(0, 1, f"{self.entry.name}: fetching from the hub")
         if self.entry.kind == "images":
-            return images.write(part, self.entry, self.source, progress)
-        return tokens.write(part, self.entry, self.source, self.limits, progress)
+            return images.write_images(part, self.entry, self.source, progress)
+        return tokens.write_tokens(part, self.entry, self.source, self.limits, progress)
 
 
 def locate(

@@ -85,7 +85,7 @@ def datasets() -> Mapping[str, Dataset]:
     return MappingProxyType(_REGISTRY)
 
 
-def dataset(name: str) -> Dataset:
+def registered_dataset(name: str) -> Dataset:
     """Return a registered dataset."""
     if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(f"unknown dataset {name!r}: registered are {', '.join(map(repr, sorted(_REGISTRY)))}")

@@ -21,7 +21,7 @@ _END = "<|endoftext|>"
 _BATCH = 128
 
 
-def write(
+def write_tokens(
     part: Path, entry: Dataset, source: Source, limits: tuple[int, int], progress: Progress | None
 ) -> Mapping[str, Any]:
     """Tokenize documents into ``part`` until both streams have reached their limits or no document is left.

@@ -208,7 +208,7 @@ class Ranks:
     # ------------------------------------------------------------------------------------------------------ errors
 
     def report_error(self, message: str) -> None:
-        """Leave the message of an error that only this rank has where rank 0 finds it."""
+        """Store the message of an error that only this rank has, for rank 0 to print."""
         if self._store is not None:
             with suppress(RuntimeError):
                 self._store.set(f"error/{self.rank}", message)

@@ -12,7 +12,7 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk, an exceeded quota and a file that is too large."""
 
 
-def write(path: Path, content: bytes, *, durable: bool = True) -> None:
+def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write a small file atomically; with ``durable``, return only when it is on the disk."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ HASH = "file_sha256"
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write an object and its hash to a JSON file, atomically."""
-    disk.write(path, hashed_bytes(value))
+    disk.write_file(path, hashed_bytes(value))
 
 
 def hashed_bytes(value: Mapping[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from muonlab import _checks
-from muonlab.lab.models.registry import positive_integers, register
+from muonlab.lab.models.registry import Model, positive_integers, register
 from muonlab.lab.models.whitening import whitening_filters
 
 SHAPE = (3, 32, 32)
@@ -114,15 +114,15 @@ def _build(
     return CifarNet(classes, widths=widths, first_width=first_width, logit_scale=logit_scale)
 
 
-register(
+register(Model(
     "cifarnet", _build, shape=SHAPE, classes=10, parameters=1_972_792,
     source="Kim & Oh 2026, Appendix F; K. Jordan, cifar10-airbench (airbench94_muon)",
-)  # fmt: skip
-register(
+))  # fmt: skip
+register(Model(
     "cifarnet-small", partial(_build, widths=(32, 64, 64)), shape=SHAPE, classes=10, parameters=146_744,
     source="muonlab: CifarNet with widths 32, 64, 64",
-)  # fmt: skip
-register(
+))  # fmt: skip
+register(Model(
     "cifarnet-smoke", partial(_build, widths=(16, 24, 24)), shape=SHAPE, classes=10, parameters=25_576,
     source="muonlab: CifarNet with widths 16, 24, 24",
-)  # fmt: skip
+))  # fmt: skip

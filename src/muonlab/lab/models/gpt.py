@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from muonlab import _checks
-from muonlab.lab.models.registry import register
-from muonlab.optim.split import Rule
+from muonlab.lab.models.registry import Model, register
+from muonlab.optim.split import SplitRule
 
 VOCABULARY = 50_257
 BLOCK = 1024
@@ -59,7 +59,7 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers) if adds else 0.02)
 
     @property
-    def matrix_rules(self) -> dict[str, Rule]:
+    def matrix_rules(self) -> dict[str, SplitRule]:
         """Rules for ``split_params(rules=…)``: the query, key and value matrices are one parameter."""
         # The second rule: in a model with a single block, its last linear layer would be taken for a head.
         return {"blocks.*.attention.qkv.weight": (self.width,) * 3, "blocks.*.contract.weight": "flatten"}
@@ -117,19 +117,19 @@ def _build(shape: tuple[int, ...], classes: int, *, layers: int = 12, heads: int
     return GPT(shape[0], classes, layers=layers, heads=heads, width=width)
 
 
-register(
+register(Model(
     "gpt-124m", _build, shape=(BLOCK,), classes=VOCABULARY, parameters=124_439_808,
     source="Kim & Oh 2026, Appendix G; Radford et al. 2019",
-)  # fmt: skip
-register(
+))  # fmt: skip
+register(Model(
     "gpt-1.3b", partial(_build, layers=24, heads=16, width=2048), shape=(BLOCK,), classes=VOCABULARY,
     parameters=1_313_626_112, source="Kim & Oh 2026, Appendix G; Radford et al. 2019",
-)  # fmt: skip
-register(
+))  # fmt: skip
+register(Model(
     "gpt-small", partial(_build, layers=4, heads=4, width=128), shape=(BLOCK,), classes=VOCABULARY,
     parameters=7_357_312, source="muonlab: GPT-2 with 4 blocks of width 128",
-)  # fmt: skip
-register(
+))  # fmt: skip
+register(Model(
     "gpt-smoke", partial(_build, layers=2, heads=2, width=32), shape=(BLOCK,), classes=VOCABULARY, parameters=1_666_464,
     source="muonlab: GPT-2 with 2 blocks of width 32",
-)  # fmt: skip
+))  # fmt: skip

@@ -10,7 +10,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional
 
-from muonlab.lab.models.registry import positive_integers, register
+from muonlab.lab.models.registry import Model, positive_integers, register
 
 
 class MLP(nn.Module):
@@ -43,11 +43,11 @@ def _build(shape: tuple[int, ...], classes: int, *, widths: Sequence[int] = (512
     return MLP(math.prod(shape), classes, widths=widths)
 
 
-register(
+register(Model(
     "mlp", _build, shape=(1, 28, 28), classes=10, parameters=535_818,
     source="784-512-256-10 on MNIST, Kim & Oh 2026, Appendix G",
-)  # fmt: skip
-register(
+))  # fmt: skip
+register(Model(
     "mlp-small", partial(_build, widths=(128, 64)), shape=(1, 28, 28), classes=10, parameters=109_386,
     source="muonlab: the MLP of Kim & Oh 2026, narrower",
-)  # fmt: skip
+))  # fmt: skip

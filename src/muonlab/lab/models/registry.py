@@ -50,22 +50,14 @@ class Model:
 _REGISTRY: dict[str, Model] = {}
 
 
-def register(
-    name: str,
-    build: Callable[..., nn.Module],
-    *,
-    shape: tuple[int, ...],
-    classes: int,
-    parameters: int,
-    source: str,
-) -> Model:
+def register(model: Model) -> Model:
     """Add a model; raise ``ValueError`` if its name is taken."""
-    if name in _REGISTRY:
-        raise ValueError(f"a model named {name!r} is registered already: choose another name")
-    if not source:
-        raise ValueError(f"model {name!r} needs a source: say who described it")
-    _REGISTRY[name] = Model(name, build, shape, classes, parameters, source)
-    return _REGISTRY[name]
+    if model.name in _REGISTRY:
+        raise ValueError(f"a model named {model.name!r} is registered already: choose another name")
+    if not model.source:
+        raise ValueError(f"model {model.name!r} needs a source: say who described it")
+    _REGISTRY[model.name] = model
+    return model
 
 
 def models() -> Mapping[str, Model]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from muonlab import _checks
-from muonlab.lab.models.registry import register
+from muonlab.lab.models.registry import Model, register
 
 
 class ResNet18(nn.Module):
@@ -74,15 +74,15 @@ def _build(shape: tuple[int, ...], classes: int, *, width: int = 64) -> nn.Modul
     return ResNet18(shape[0], classes, width=width)
 
 
-register(
+register(Model(
     "resnet18", _build, shape=(3, 32, 32), classes=100, parameters=11_227_812,
     source="Kim & Oh 2026, Appendix G; He et al. 2016, as in torchvision",
-)  # fmt: skip
-register(
+))  # fmt: skip
+register(Model(
     "resnet18-small", partial(_build, width=16), shape=(3, 32, 32), classes=100, parameters=714_996,
     source="muonlab: ResNet-18 that starts with 16 channels",
-)  # fmt: skip
-register(
+))  # fmt: skip
+register(Model(
     "resnet18-smoke", partial(_build, width=8), shape=(3, 32, 32), classes=100, parameters=183_212,
     source="muonlab: ResNet-18 that starts with 8 channels",
-)  # fmt: skip
+))  # fmt: skip

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from muonlab import _checks
-from muonlab.lab.models.registry import register
+from muonlab.lab.models.registry import Model, register
 
 
 class WideResNet(nn.Module):
@@ -78,15 +78,15 @@ def _build(shape: tuple[int, ...], classes: int, *, depth: int = 28, widen: int 
     return WideResNet(shape[0], classes, depth=depth, widen=widen)
 
 
-register(
+register(Model(
     "wrn-28-10", _build, shape=(3, 64, 64), classes=200, parameters=36_600_984,
     source="Kim & Oh 2026, Appendix G; Zagoruyko & Komodakis 2016",
-)  # fmt: skip
-register(
+))  # fmt: skip
+register(Model(
     "wrn-16-2", partial(_build, depth=16, widen=2), shape=(3, 64, 64), classes=200, parameters=716_184,
     source="muonlab: the wide residual network with depth 16 and widening 2",
-)  # fmt: skip
-register(
+))  # fmt: skip
+register(Model(
     "wrn-10-1", partial(_build, depth=10, widen=1), shape=(3, 64, 64), classes=200, parameters=90_200,
     source="muonlab: the wide residual network with depth 10 and widening 1",
-)  # fmt: skip
+))  # fmt: skip

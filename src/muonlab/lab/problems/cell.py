@@ -79,7 +79,7 @@ class TheorySpec(Settings):
             raise ValueError(f"device must be cpu for float64 problems this small, got {self.device!r}: omit it")
 
 
-def measure(spec: TheorySpec, context: CellContext) -> dict[str, float | int | str | None]:
+def measure_inequalities(spec: TheorySpec, context: CellContext) -> dict[str, float | int | str | None]:
     """Run a cell and write a row per inequality; return how many are violated, and the least slack.
 
     A row has ``name``, ``kind`` (``"certain"``: for every step and run, ``"expected"``: for the mean over runs),

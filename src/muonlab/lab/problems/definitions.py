@@ -242,15 +242,15 @@ def target(r: int, L: float = 4.0, D: float = 1.0, seed: int = 0) -> KnownProble
 
 
 def canyon(r: int, L: float = 4.0, D: float = 1.0, T: int = 200) -> KnownProblem:
-    """Return one steep entry and r-1 long gentle slopes: a problem on which gradient descent pays √r in T steps.
+    """Return one steep entry and r-1 long gentle slopes: a problem that costs gradient descent a factor √r in T steps.
 
     ``Σ h_i(w_ii)`` (:func:`diagonal_huber`): h_1 is quadratic with curvature ``L/2``, and the others share a curvature
     of ``L/2`` and the slope ``g = √(D L_F/((r-1)T))``. So L and D are the same at every r, and ``L_F = L/2``. With the
-    step ``1/L_F`` gradient descent sinks by ``g²/L_F = D/((r-1)T)`` per step and slope: it needs all T steps, and the
-    nuclear norm stays near ``(r-1)g = √((r-1) D L_F/T)``. Muon takes the same step along every slope, however gentle.
+    step ``1/L_F`` gradient descent lowers f by ``g²/L_F = D/((r-1)T)`` per step and slope: it takes all T steps, and
+    the nuclear norm stays near ``(r-1)g = √((r-1) D L_F/T)``. Muon takes the same step along each slope.
 
     The start puts D on the slopes in equal parts. Only ``D/(16T)`` is on entry 1, which starts at half of Muon's step
-    ``√(D/(LT))``, so that it swings about its minimum as it would in the end from any start.
+    ``√(D/(LT))``, so that it oscillates around its minimum, as it would in the end from any start.
     """
     r, T = _checks.integer("r", r, at_least=2), _checks.integer("T", T, at_least=1)
     L, D = _checks.positive("L", L), _checks.positive("D", D)

@@ -150,7 +150,7 @@ def certain_inequalities(
     return inequalities
 
 
-def certificates(
+def run_certificates(
     problem: KnownProblem, measured: Mapping[str, Array], settings: RunSettings, failure: float
 ) -> Iterator[tuple[str, Inequality]]:
     """Yield the certificate of every run, and with weight decay that of its gap, where they apply to all seeds."""

@@ -23,10 +23,10 @@ from muonlab.lab.problems.inequalities import (
     RunSettings,
     bound_constants,
     certain_inequalities,
-    certificates,
     expected_for_muon,
     expected_for_sgdm,
     expected_on_trajectory,
+    run_certificates,
 )
 from muonlab.optim import SGDM, Muon, NewtonSchulz
 from muonlab.optim.base import MomentumOptimizer
@@ -44,7 +44,7 @@ from muonlab.theory.trajectory import noise_unit
 
 
 @dataclass(frozen=True)
-class Method:
+class TunedMethod:
     """An optimizer and the theorem that tunes it.
 
     Args:
@@ -102,21 +102,21 @@ class Method:
         return peak * factors
 
 
-def _methods() -> Mapping[str, Method]:
+def _methods() -> Mapping[str, TunedMethod]:
     express, jordan = preset("polar_express"), preset("jordan")
     methods = [
-        Method("sgdm", "sgdm"),
-        Method("sgdm_L_F", "sgdm", frobenius=True),
-        Method("sgdm_paper", "sgdm", constants="paper"),
-        *(Method(f"muon_q{q}", "muon", Schedule((taylor(2),) * q, name=f"quintic x{q}")) for q in range(6)),
-        Method("muon_svd", "muon"),
-        Method("jordan", "muon", jordan.schedule(5)),
-        Method("polar_express", "muon", express.schedule(5, safety=express.safety)),
+        TunedMethod("sgdm", "sgdm"),
+        TunedMethod("sgdm_L_F", "sgdm", frobenius=True),
+        TunedMethod("sgdm_paper", "sgdm", constants="paper"),
+        *(TunedMethod(f"muon_q{q}", "muon", Schedule((taylor(2),) * q, name=f"quintic x{q}")) for q in range(6)),
+        TunedMethod("muon_svd", "muon"),
+        TunedMethod("jordan", "muon", jordan.schedule(5)),
+        TunedMethod("polar_express", "muon", express.schedule(5, safety=express.safety)),
     ]
     return MappingProxyType({method.name: method for method in methods})
 
 
-METHODS: Mapping[str, Method] = _methods()
+METHODS: Mapping[str, TunedMethod] = _methods()
 """SGD-M tuned in three ways; Muon with q = 0…5 quintic steps, the exact polar factor, Jordan's steps, Polar Express."""
 
 
@@ -147,7 +147,7 @@ class MethodRun:
     """
 
     problem: KnownProblem
-    method: Method
+    method: TunedMethod
     settings: RunSettings
     values: Array
     gradients: Array
@@ -191,7 +191,7 @@ class MethodRun:
 
 def run_method(
     problem: KnownProblem,
-    method: Method,
+    method: TunedMethod,
     *,
     T: int,
     seeds: int = 1,
@@ -214,7 +214,7 @@ def run_method(
         seeds: number of runs, all from ``W_0``; a seed's noise does not depend on the others.
         B: batch size.
         seed: the first seed.
-        eta: step size before :meth:`Method.rates` makes a schedule of it; None takes the theorem's.
+        eta: step size before :meth:`TunedMethod.rates` makes a schedule of it; None takes the theorem's.
         beta: momentum; None takes the theorem's.
         failure: probability with which a noisy run may violate its own certificate.
         lr_schedule: one of :data:`muonlab.theory.lr_schedules.LR_SCHEDULES`.
@@ -250,7 +250,7 @@ def run_method(
             expected = dict(expected_for_muon(problem, method.schedule, normalised, measured, B, eta, beta))
     elif method.kind == "muon" and normalised:
         expected = dict(expected_on_trajectory(problem, method.schedule, measured, settings))
-    (expected if problem.sigma else certain).update(certificates(problem, measured, settings, failure))
+    (expected if problem.sigma else certain).update(run_certificates(problem, measured, settings, failure))
     return MethodRun(
         problem=problem,
         method=method,
@@ -267,7 +267,7 @@ def run_method(
 
 @torch.no_grad()
 def _measure(
-    problem: KnownProblem, method: Method, settings: RunSettings, generators: Sequence[torch.Generator]
+    problem: KnownProblem, method: TunedMethod, settings: RunSettings, generators: Sequence[torch.Generator]
 ) -> dict[str, Array]:
     """Train, and return every norm and product that appears in the proofs, by name."""
     W = torch.nn.Parameter(problem.start.repeat(len(generators), 1, 1))

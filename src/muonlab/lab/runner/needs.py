@@ -27,15 +27,15 @@ ON_DISK = 4
 def check_needs(request: StudyRequest, cells: Sequence[PlannedCell]) -> None:
     """Raise ``ValueError`` if the cells that are to be run cannot be: a package, disk or memory is missing.
 
-    Disk and memory are estimates from below: activations are not counted, nor the states of optimizers that hold more
-    than a momentum.
+    Disk and memory are lower bounds: activations are not counted, nor the states of optimizers that keep more than a
+    momentum.
     """
     specs = [cell.cell.spec for cell in cells if isinstance(cell.cell.spec, Spec)]
     if not specs:
         return
     if importlib.util.find_spec("safetensors") is None:
         raise ValueError("training needs safetensors for its checkpoints, got none: pip install 'muonlab[lab]'")
-    sizes = [parameters_of(spec) for spec in specs]
+    sizes = [count_parameters(spec) for spec in specs]
     largest = max(sizes)
     on_disk = ON_DISK * FLOAT * largest * request.jobs + (FLOAT * sum(sizes) if request.keep_weights else 0)
     _require("disk", on_disk, _free_disk(request.folder), "checkpoints and weights")
@@ -43,7 +43,7 @@ def check_needs(request: StudyRequest, cells: Sequence[PlannedCell]) -> None:
         _require("memory", IN_MEMORY * FLOAT * largest * request.jobs, _free_memory(), "weights, gradients and momenta")
 
 
-def parameters_of(spec: Spec) -> int:
+def count_parameters(spec: Spec) -> int:
     """Return the number of parameters of the model of a spec."""
     if isinstance(spec.model, OwnModel) and callable(spec.model.target):
         return spec.model.parameters
@@ -72,7 +72,7 @@ def _free_disk(folder: Path) -> int:
 
 
 def _free_memory() -> int | None:
-    """Return the bytes of memory that can be used without swapping; None if the system does not say."""
+    """Return the bytes of memory that can be used without swapping; None if the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ def plan_cells(request: StudyRequest, stop: StopSignal, *, visible: bool) -> tup
             if part not in origins:
                 origins[part] = _identify_data(part, request.data, stop, visible=visible)
             origin = origins[part]
-        if study.cache or request.jobs > 1:  # what has no name cannot be sent to another process either
+        if study.cache or request.jobs > 1:  # a part without a name cannot be sent to a worker either
             for part_of_spec in cell.spec.own_parts():
                 part_of_spec.check_hashable()
         decides = identity(cell, origin.get("hash"), code)
@@ -109,7 +108,7 @@ def code_of(study: Study) -> dict[str, Any]:
 
 
 def is_own(study: Study, cells: Sequence[PlannedCell]) -> bool:
-    """Return whether a study is the user's own: from a file, or with models, data, optimizers or functions of hers."""
+    """Return whether a study is the user's own: from a file, or with the user's model, data, optimizer or function."""
     return bool(study.file) or not isinstance(study.work, str) or any(cell.cell.spec.own_parts() for cell in cells)
 
 
@@ -127,13 +126,15 @@ def needs_run(planned: PlannedCell, request: StudyRequest) -> bool:
 
 
 def check_cells(study: Study, cells: Sequence[PlannedCell], ranks: Ranks) -> None:
-    """Raise ValueError for a spec that cannot be run, by the ``check`` of the study's work if it has one."""
-    if not isinstance(study.work, str):
-        return
-    check = getattr(import_module(study.work.partition(":")[0]), "check", None)
-    if check is not None:
-        for planned in cells:
-            check(planned.cell.spec, planned.examples, *([ranks] if ranks.is_distributed else []))
+    """Raise ValueError for a spec that cannot be run on this machine; a function of the user checks its own specs."""
+    from muonlab.lab.training.setup import check_device, check_spec
+
+    for planned in cells if isinstance(study.work, str) else ():
+        spec = planned.cell.spec
+        if isinstance(spec, Spec):
+            check_spec(spec, planned.examples, ranks)
+        else:
+            check_device(spec.device)
 
 
 def _data_part(spec: Settings) -> DataPart | None:

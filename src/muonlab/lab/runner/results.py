@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from muonlab.lab.files.hashed_json import read_json
 from muonlab.lab.files.row_files import SavedRows, read_rows, saved_content
-from muonlab.lab.runner.environment import describe_machine
-from muonlab.lab.runner.store import NEVER_RUN, CellFolder, Status, folder_name, key_of, read_head
+from muonlab.lab.runner.machine import describe_machine
+from muonlab.lab.runner.store import NEVER_RUN, CellFolder, CellStatus, folder_name, key_of, read_head
 from muonlab.lab.training import checkpoint
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class CellResult:
     label: str
     points: Mapping[str, str]
     spec: Mapping[str, Any]
-    status: Status
+    status: CellStatus
     metrics: tuple[Mapping[str, Any], ...] = field(repr=False)
     summary: Mapping[str, Any]
     error: str | None
@@ -114,7 +114,7 @@ class Results:
         """Settings that options replaced."""
         return {name: value for name, value in self.head["settings"].items() if name not in ("device", "threads")}
 
-    def places(self, *, status: Status | None = None) -> dict[str, list[CellResult]]:
+    def places(self, *, status: CellStatus | None = None) -> dict[str, list[CellResult]]:
         """Return the cells by label, in their order; only those with ``status`` if it is given."""
         return by_label(cell for cell in self.cells if status in (None, cell.status))
 
@@ -156,7 +156,7 @@ class Results:
         return replace(self, cells=ended) if ended else self
 
     @property
-    def status(self) -> Status:
+    def status(self) -> CellStatus:
         """``"open"`` if a cell is open, else ``"failed"`` if one failed, else ``"done"``."""
         statuses = {cell.status for cell in self.cells}
         return "open" if "open" in statuses else "failed" if "failed" in statuses else "done"

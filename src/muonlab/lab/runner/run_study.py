@@ -172,7 +172,7 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
         if error.errno not in FULL_DISK:
             raise
         raise ValueError(
-            f"there must be room on the disk, got {error.strerror} while writing {folder}: free some space and rerun "
+            f"the disk must have free space, got {error.strerror} while writing {folder}: free some space and rerun "
             f"the same command to resume; finished cells are kept"
         ) from error
 

@@ -12,7 +12,7 @@ from typing import Any
 from muonlab.lab.distributed.ranks import ALONE, Ranks
 from muonlab.lab.files.hashed_json import write_json
 from muonlab.lab.runner.cells import CellJob
-from muonlab.lab.runner.environment import describe_machine, environment
+from muonlab.lab.runner.machine import describe_machine, environment
 from muonlab.lab.runner.needs import check_needs
 from muonlab.lab.runner.planning import PlannedCell, StudyRequest, check_cells, is_own, needs_run, plan_cells
 from muonlab.lab.runner.results import cell_names, earlier_names, sessions_of

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from muonlab.lab.files.hashed_json import read_json, write_json
-from muonlab.lab.settings import plain
+from muonlab.lab.settings import plain_value
 from muonlab.lab.study import Cell, Study, cell_name
 from muonlab.lab.training import checkpoint
 
@@ -26,7 +26,7 @@ FORMAT = 2
 """Version of the format of run directories."""
 HEAD = "study.json"
 
-Status = Literal["done", "failed", "open"]
+CellStatus = Literal["done", "failed", "open"]
 NEVER_RUN: Mapping[str, Any] = {"jobs": 1, "sessions": [], "machines": [], "cores": None, "ranks": []}
 """``history.json`` of a cell that has not been started."""
 
@@ -45,7 +45,7 @@ def study_head(study: Study, profile: str, settings: Mapping[str, Any], data: Ma
         "numerics": NUMERICS,
         "study": study.name,
         "profile": profile,
-        "settings": {name: plain(value) for name, value in settings.items()},
+        "settings": {name: plain_value(value) for name, value in settings.items()},
         "data": dict(data),
     }
 
@@ -113,7 +113,7 @@ def hold_lock(path: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LockedError(
-                f"a run directory has one writer, got {path}, which another process is writing: wait for it, or "
+                f"a run directory has one writer, got {path}, which another process is writing to: wait for it, or "
                 f"choose another --out"
             ) from None
         yield
@@ -152,7 +152,7 @@ class CellFolder:
     path: Path
 
     @property
-    def status(self) -> Status:
+    def status(self) -> CellStatus:
         """``"done"``, ``"failed"``, or ``"open"``: still to be run, or to be resumed."""
         if (self.path / "done.json").exists():
             return "done"

@@ -25,7 +25,7 @@ NUMBERS = (
 """Numbers of the last evaluation that are shown."""
 
 
-def report(results: Results) -> dict[str, Any]:
+def summarize(results: Results) -> dict[str, Any]:
     """Return the results of a finished or interrupted study, as ``muonlab run --json`` prints them."""
     timing = timing_of(results)
     return {

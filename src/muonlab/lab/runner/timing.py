@@ -20,6 +20,26 @@ UNITS: Mapping[ClockName, str] = {"wall": "seconds", "cpu": "CPU seconds"}
 """The unit of each clock."""
 
 
+def unit_symbol(clock: ClockName | None) -> str:
+    """Return the symbol of a clock's second.
+
+    Example:
+        >>> unit_symbol("wall"), unit_symbol("cpu")
+        ('s', 'CPU s')
+    """
+    return UNITS[clock or "wall"].replace("seconds", "s")
+
+
+def unit_name(clock: ClockName) -> str:
+    """Return the unit of a clock, with the name of the clock.
+
+    Example:
+        >>> unit_name("wall"), unit_name("cpu")
+        ('wall seconds', 'CPU seconds')
+    """
+    return "wall seconds" if clock == "wall" else UNITS[clock]
+
+
 @dataclass(frozen=True)
 class Timing:
     """The times of a study that can be compared.
@@ -93,7 +113,7 @@ def _choose(cells: Sequence[CellResult]) -> tuple[ClockName | None, str]:
     busy = _why_not_wall(cells)
     if not busy:
         known = all(_share_of_others(cell) is not None for cell in cells)
-        quiet = "on a quiet machine" if known else "and what else the machine did is not known"
+        quiet = "on a quiet machine" if known else "and the load by other processes is unknown"
         return "wall", f"Times are wall seconds: each cell ran alone, {quiet}."
     several = _why_not_cpu(cells)
     if not several:

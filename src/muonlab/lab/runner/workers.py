@@ -117,7 +117,7 @@ class _Worker:
             message, number = content
             if number in FULL_DISK:
                 raise OSError(number, os.strerror(number))
-            raise ValueError(f"a worker must be able to run, got {message}: rerun the same command to resume")
+            raise ValueError(f"a worker must run without errors, got {message}: rerun the same command to resume")
         return content[0] if kind == "outcome" else None
 
     def _ended(self, stop: StopSignal) -> Outcome:
@@ -127,7 +127,7 @@ class _Worker:
             return "stopped"
         if not self._started:  # the cell was not touched
             raise ValueError(
-                "a worker must be able to start, got one that did not: call run(jobs=…) in a script under "
+                "a worker process must start, got one that did not: call run(jobs=…) in a script under "
                 "if __name__ == '__main__', not from a pipe"
             )
         code = self.process.exitcode

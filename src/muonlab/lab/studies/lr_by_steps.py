@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from muonlab.lab import Axis, Point, Profile, Study
+from muonlab.lab.lr_sweep import SweepSpec
 from muonlab.lab.studies._points import SVD, muon
-from muonlab.lab.sweep import SweepSpec
 
 
 def _momenta(*values: float) -> Axis:
@@ -65,6 +65,6 @@ STUDY = Study(
         ),
         "paper": Profile(5),
     },
-    work="muonlab.lab.sweep:sweep",
-    analysis="muonlab.lab.optima:optima_of",
+    work="muonlab.lab.lr_sweep:sweep",
+    analysis="muonlab.lab.grid_optima:optima_of",
 )

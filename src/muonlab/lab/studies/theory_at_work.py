@@ -33,7 +33,7 @@ def _plain(*names: str, runs: int) -> tuple[Point, ...]:
 
 
 def _canyons() -> tuple[Point, ...]:
-    """Return the problem on which SGD-M pays √r although it knows L_F."""
+    """Return the problem that costs SGD-M a factor √r even when it is tuned to L_F."""
     return tuple(Point(f"canyon of rank {r}", {**_still("canyon"), "rank": r, "steps": 200}) for r in (2, 8, 32, 64))
 
 
@@ -96,5 +96,5 @@ STUDY = Study(
         ),
         "paper": Profile(1),
     },
-    work="muonlab.lab.problems.cell:measure",
+    work="muonlab.lab.problems.cell:measure_inequalities",
 )

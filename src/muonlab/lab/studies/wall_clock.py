@@ -41,5 +41,5 @@ STUDY = Study(
         ),
         "paper": Profile(1),
     },
-    work="muonlab.lab.costs:measure",
+    work="muonlab.lab.costs:measure_costs",
 )

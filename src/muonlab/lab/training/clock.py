@@ -96,7 +96,7 @@ def _now() -> _Now:
 
 
 def busy_seconds() -> float | None:
-    """Return the busy seconds of all cores since the machine started; None if the system does not tell."""
+    """Return the busy seconds of all cores since the machine started; None if the system does not report them."""
     try:
         with _STAT.open("rb") as file:
             columns = [int(number) for number in file.readline().split()[1 : COUNTED + 1]]

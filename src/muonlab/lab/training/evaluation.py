@@ -15,6 +15,8 @@ from muonlab.lab.spec import Spec
 
 EVALUATION_BATCH = 1_000
 """Images in one pass of an evaluation, unless the spec sets ``micro_batch``."""
+HELD_OUT_NUMBERS = ("test_loss", "test_cross_entropy", "test_accuracy")
+"""The training criterion, the cross-entropy without smoothing, and the accuracy."""
 
 
 def outputs_of(model: nn.Module, x: Tensor, spec: Spec) -> Tensor:
@@ -24,16 +26,18 @@ def outputs_of(model: nn.Module, x: Tensor, spec: Spec) -> Tensor:
     return outputs.float()
 
 
-def logits_of(model: nn.Module, x: Tensor, spec: Spec) -> Tensor:
-    """Return float32 logits with one row per label: (b, classes), or (b · block, vocabulary) for text."""
-    return outputs_of(model, x, spec).flatten(0, -2)
-
-
 def criterion(model: nn.Module, x: Tensor, y: Tensor, spec: Spec) -> Tensor:
     """Return the mean cross-entropy with smoothed labels, or the user's loss."""
+    outputs = outputs_of(model, x, spec)
     if isinstance(spec.loss, OwnLoss):
-        return own_loss(spec.loss, outputs_of(model, x, spec), y)
-    return cross_entropy(logits_of(model, x, spec), y.flatten(), label_smoothing=spec.smoothing)
+        return own_loss(spec.loss, outputs, y)
+    logits, labels = per_label(outputs, y)
+    return cross_entropy(logits, labels, label_smoothing=spec.smoothing)
+
+
+def per_label(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits and labels with one row per label: (b, classes), or (b · block, vocabulary) for text."""
+    return outputs.flatten(0, -2), y.flatten()
 
 
 def own_loss(loss: OwnLoss, outputs: Tensor, y: Tensor) -> Tensor:
@@ -49,15 +53,14 @@ def own_loss(loss: OwnLoss, outputs: Tensor, y: Tensor) -> Tensor:
 def held_out_numbers(
     model: nn.Module, examples: Examples, spec: Spec, stopping: Callable[[], bool], ranks: Ranks = ALONE
 ) -> dict[str, float] | None:
-    """Return the training criterion, the plain cross-entropy and the accuracy on held-out data; None if stopped.
+    """Return the means of :data:`HELD_OUT_NUMBERS`, with a loss of the user only the first; None if stopped.
 
     Each rank evaluates its part of the examples, and all ranks return the same numbers. All ranks make the same number
     of passes, because the parameters of a sharded model are gathered in each.
     """
     model.eval()
-    if isinstance(spec.loss, OwnLoss):
-        return _held_out_loss(spec.loss, model, examples, spec, stopping, ranks)
-    smoothed = plain = correct = count = 0.0
+    names = HELD_OUT_NUMBERS[:1] if isinstance(spec.loss, OwnLoss) else HELD_OUT_NUMBERS
+    sums = torch.zeros(len(names) + 1, dtype=torch.float64)
     limit = _limit(examples, spec)
     shares = torch.tensor_split(torch.arange(len(examples)), ranks.size)
     for first in range(0, len(shares[0]), limit):  # the first share is the largest
@@ -65,34 +68,24 @@ def held_out_numbers(
             return None
         index = shares[ranks.rank][first : first + limit]
         x, y = examples.batch(index if len(index) else shares[0][:1])
-        logits, labels = logits_of(model, x, spec), y.flatten()
-        if not len(index):  # this pass was only for the all-gather
-            continue
-        plain += float(cross_entropy(logits, labels, reduction="sum"))
-        smoothed += float(cross_entropy(logits, labels, reduction="sum", label_smoothing=spec.smoothing))
-        correct += float((logits.argmax(-1) == labels).sum())
-        count += labels.numel()
-    sums = ranks.sum(torch.tensor([smoothed, plain, correct, count], dtype=torch.float64))
-    smoothed, plain, correct, count = sums.tolist()
-    return {"test_loss": smoothed / count, "test_cross_entropy": plain / count, "test_accuracy": correct / count}
+        outputs = outputs_of(model, x, spec)
+        if len(index):  # otherwise this pass was only for the all-gather
+            sums += torch.tensor(_batch_sums(outputs, y, spec), dtype=torch.float64)
+    *totals, count = ranks.sum(sums).tolist()
+    return {name: total / count for name, total in zip(names, totals, strict=True)}
 
 
-def _held_out_loss(
-    loss: OwnLoss, model: nn.Module, examples: Examples, spec: Spec, stopping: Callable[[], bool], ranks: Ranks
-) -> dict[str, float] | None:
-    """Return the mean of the user's loss over held-out examples, as :func:`held_out_numbers` does."""
-    total = count = 0.0
-    limit = _limit(examples, spec)
-    shares = torch.tensor_split(torch.arange(len(examples)), ranks.size)
-    for first in range(0, len(shares[0]), limit):
-        if any(ranks.any(stopping())):
-            return None
-        index = shares[ranks.rank][first : first + limit]
-        x, y = examples.batch(index if len(index) else shares[0][:1])
-        value = float(own_loss(loss, outputs_of(model, x, spec), y))
-        total, count = total + value * len(index), count + len(index)
-    total, count = ranks.sum(torch.tensor([total, count], dtype=torch.float64)).tolist()
-    return {"test_loss": total / count}
+def _batch_sums(outputs: Tensor, y: Tensor, spec: Spec) -> list[float]:
+    """Return the sums of :data:`HELD_OUT_NUMBERS` over a batch, and how many terms they have."""
+    if isinstance(spec.loss, OwnLoss):
+        return [float(own_loss(spec.loss, outputs, y)) * len(y), len(y)]
+    logits, labels = per_label(outputs, y)
+    return [
+        float(cross_entropy(logits, labels, reduction="sum", label_smoothing=spec.smoothing)),
+        float(cross_entropy(logits, labels, reduction="sum")),
+        float((logits.argmax(-1) == labels).sum()),
+        labels.numel(),
+    ]
 
 
 def _limit(examples: Examples, spec: Spec) -> int:

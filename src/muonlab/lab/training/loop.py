@@ -26,7 +26,7 @@ from muonlab.lab.training.own_state import create_state, describe_state
 from muonlab.lab.training.recipe import build_optimizer, learning_rate_factor
 from muonlab.lab.training.setup import (
     build_model,
-    check,
+    check_spec,
     gradient_nuclear_norm,
     run_length,
     watched_parameter,
@@ -45,7 +45,7 @@ def train(spec: Spec, context: CellContext, ranks: Ranks = ALONE) -> dict[str, A
     """
     if isinstance(spec.dataset, OwnDataset):
         spec.dataset.splits(context.data)  # in this process, before they are checked
-    check(spec, ranks=ranks)
+    check_spec(spec, ranks=ranks)
     run = Training(spec, context, ranks)
     run.resume()
     while run.step < run.updates or run.evaluation_is_due:  # a run stopped before its last evaluation resumes with it

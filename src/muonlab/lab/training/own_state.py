@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 from muonlab.lab.training.optimizer_pair import OptimizerPair
 from muonlab.optim import MuonWithAux
 
-Plain = (bool, int, float, str, type(None))
+PLAIN_TYPES = (bool, int, float, str, type(None))
 
 
 def describe_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _describe(state: Mapping[str, Any], name: str) -> dict[str, Any]:
         if isinstance(value, Tensor):
             kind = {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
             about[key] = {**kind, "on_cpu": value.device.type == "cpu"}
-        elif isinstance(value, Plain):
+        elif isinstance(value, PLAIN_TYPES):
             about[key] = {"value": value}
         else:
             raise TypeError(

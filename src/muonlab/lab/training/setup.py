@@ -26,7 +26,7 @@ FITTED_ON = 5_000
 """Training images that ``fit`` of a model gets."""
 
 
-def check(spec: Spec, available: int | None = None, ranks: Ranks = ALONE) -> None:
+def check_spec(spec: Spec, available: int | None = None, ranks: Ranks = ALONE) -> None:
     """Raise ``ValueError`` if a spec cannot be trained; called before any cell is run.
 
     Args:
@@ -162,8 +162,7 @@ def run_length(spec: Spec, examples: int) -> tuple[int, int]:
 
 def model_options(spec: Spec) -> dict[str, float]:
     """Return the model options that a spec sets."""
-    given = {"first_width": spec.first_width, "logit_scale": spec.logit_scale}
-    return {name: value for name, value in given.items() if value is not None}
+    return {} if spec.first_width is None else {"first_width": spec.first_width}
 
 
 def build_model(spec: Spec, data: Data) -> nn.Module:

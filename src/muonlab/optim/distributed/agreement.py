@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from muonlab.optim.distributed.grid import RankGrid, small_message_device
 
@@ -81,13 +80,6 @@ def _raise_different_replicas(all_flags: list[list[int]], names: Sequence[str], 
             f"replicas must have the same gradients, got one for {', '.join(different)} of {grid.size} ranks: average "
             f"them over the ranks, as DistributedDataParallel does"
         )
-
-
-def max_over_ranks(values: Tensor, grid: RankGrid) -> Tensor:
-    """Return the elementwise maximum over all ranks; NaN counts as infinite."""
-    largest = torch.nan_to_num(values, nan=torch.inf, posinf=torch.inf)  # a maximum may ignore NaN
-    dist.all_reduce(largest, dist.ReduceOp.MAX, group=grid.group)
-    return largest
 
 
 def gathered_text(text: str, grid: RankGrid) -> list[str]:

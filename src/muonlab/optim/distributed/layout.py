@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from muonlab.optim.distributed.agreement import agreed_flags, max_over_ranks
+from muonlab.optim.distributed.agreement import agreed_flags
 from muonlab.optim.distributed.exchange import AllToAll, OwnedBlock, to_owners
 from muonlab.optim.distributed.grid import RankGrid
 from muonlab.optim.distributed.pipeline import DistributedPipeline
@@ -33,6 +33,7 @@ class DistributedLayout:
 
     def __init__(self, grid: RankGrid, comm_dtype: torch.dtype | None = None) -> None:
         self.grid, self.comm_dtype = grid, comm_dtype
+        self.bucket_bytes = min(BUCKET_BYTES_PER_RANK * grid.size, MAX_BUCKET_BYTES)
         self.shards, self.shard, self.replicas = grid.shards, grid.shard[grid.rank], grid.replicas
         self._owners: dict[tuple[Tensor, int], int] = {}
         self._blocks_hash = self._plan_hash = b""
@@ -72,8 +73,10 @@ class DistributedLayout:
     # ------------------------------------------------------------------------------------------- within a step
 
     def max_over_ranks(self, values: Tensor) -> Tensor:
-        """Return the elementwise maximum of the values over all ranks."""
-        return max_over_ranks(values, self.grid)
+        """Return the elementwise maximum of the values over all ranks; NaN counts as infinite."""
+        largest = torch.nan_to_num(values, nan=torch.inf, posinf=torch.inf)  # a maximum may ignore NaN
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.grid.group)
+        return largest
 
     def chunk_bytes(self, device: torch.device) -> int:  # noqa: ARG002
         """Return the bytes of whole matrices that are sent together."""
@@ -82,11 +85,6 @@ class DistributedLayout:
     def stacks(self, device: torch.device) -> bool:  # noqa: ARG002
         """Return False: owners make the stacks from what they receive."""
         return False
-
-    @property
-    def bucket_bytes(self) -> int:
-        """Bytes of whole matrices that are sent together."""
-        return min(BUCKET_BYTES_PER_RANK * self.grid.size, MAX_BUCKET_BYTES)
 
     def pipeline(self, observe: Observer) -> Pipeline:
         """Return a pipeline that overlaps communication with computation."""

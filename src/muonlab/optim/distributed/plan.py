@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from muonlab.optim.orthogonalizer import NewtonSchulz, Plain, from_plain
 from muonlab.optim.views import MatrixBlock
 from muonlab.orthogonalize.segments import plan_segments, segment_flops
 from muonlab.theory.cost import flops
+
+if TYPE_CHECKING:
+    from muonlab.optim.distributed.layout import DistributedLayout
 
 
 class PlannedBlock(NamedTuple):
@@ -45,14 +48,14 @@ def block_cost(orthogonalizer: Plain, matrices: tuple[int, ...], dtype: torch.dt
         each = segment_flops(segments, m, n)
     else:
         each = float(flops(m, n, "svd_full"))
-    # reading and writing count too: with no steps there is no other cost to share out
+    # memory traffic counts too: without steps it is the only cost
     return (each + m * n) * (stack[0] if stack else 1)
 
 
 def assign_owners(costs: Sequence[float], ranks: int) -> tuple[int, ...]:
     """Return an owner for each cost: the largest first, each to the rank with the least work so far.
 
-    No rank then has more than 4/3 of the best possible maximum (Graham 1969); equal costs go round.
+    No rank then has more than 4/3 of the best possible maximum (Graham 1969); ties go to the lowest rank.
 
     Example:
         >>> assign_owners([5.0, 3.0, 3.0, 2.0, 2.0], 2)
@@ -94,14 +97,15 @@ class StepPlan:
         values = repr([[_comparable(group[name]) for name in self._options] for group in groups])
         options = f"{self._order} {tuple(hook_signature)} {values}"
         has_gradient: dict[Tensor, bool] = {}
-        self._planned = None  # if a layout raises, the next step plans anew
+        self._planned = None  # if a layout raises, the next step makes a new plan
         for layout in layouts:
             members = [p for p in params if p.layout is layout]
             flags: Sequence[bool] = [p.param.grad is not None for p in members]
             if not isinstance(layout, LocalLayout):
                 blocks = [block for p in members for block in planned_blocks(p)] if changed else None
-                layout.plan(blocks, options)  # type: ignore[attr-defined]
-                flags = layout.agree(flags, [p.name for p in members])  # type: ignore[attr-defined]
+                distributed = cast("DistributedLayout", layout)
+                distributed.plan(blocks, options)
+                flags = distributed.agree(flags, [p.name for p in members])
             has_gradient.update(zip((p.param for p in members), flags, strict=True))
         self._planned = planned
         return [has_gradient[p.param] for p in params]

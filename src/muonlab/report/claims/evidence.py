@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muonlab.lab.runner.results import CellResult, Results
-from muonlab.lab.runner.timing import Timing, timing_of
+from muonlab.lab.runner.timing import Timing, timing_of, unit_symbol
 from muonlab.report.curves import Rows, mean_std, time_to, trace
-from muonlab.report.units import symbol
 
 UNTIMED = Timing(None, "No times were measured.")
 
@@ -44,7 +43,7 @@ class Evidence:
     @property
     def second(self) -> str:
         """The symbol of the unit of time: ``"s"`` or ``"CPU s"``."""
-        return symbol(self.timing.clock)
+        return unit_symbol(self.timing.clock)
 
     @property
     def finished(self) -> list[CellResult]:

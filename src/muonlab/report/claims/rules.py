@@ -11,10 +11,11 @@ from itertools import pairwise
 import numpy as np
 
 from muonlab.lab import paper
-from muonlab.lab.optima import Optimum, optima, shift
+from muonlab.lab.grid_optima import Optimum, optima, shift
 from muonlab.lab.slopes import slopes_of
+from muonlab.polynomials.base import Array
 from muonlab.report.claims.evidence import Evidence, MissingEvidenceError, RuleOutcome
-from muonlab.report.curves import Array, Curve, at_fractions, by_epoch
+from muonlab.report.curves import Curve, at_fractions, by_epoch
 
 TOLERANCE = 0.05
 """Relative tolerance of the rules."""
@@ -80,12 +81,12 @@ def falls_along(labels: Sequence[str], metrics: Sequence[str] = LOSSES) -> Rule:
     return decide
 
 
-def ends_below(labels: Sequence[str], upper: str, *, by: float = 0.0, metric: str = "train_loss") -> Rule:
-    """At the last epoch each of these has a lower mean loss, by at least the fraction ``by``."""
+def ends_below(labels: Sequence[str], upper: str, *, by: float = 0.0) -> Rule:
+    """At the last epoch each of these has a lower mean training loss, by at least the fraction ``by``."""
 
     def decide(evidence: Evidence) -> RuleOutcome:
-        bar = float(_above_zero(upper, np.array(evidence.last(upper, metric))))
-        ratios = {label: evidence.last(label, metric) / bar for label in labels}
+        bar = float(_above_zero(upper, np.array(evidence.last(upper, "train_loss"))))
+        ratios = {label: evidence.last(label, "train_loss") / bar for label in labels}
         worst = max(ratios, key=ratios.__getitem__)
         ours = ", ".join(f"{label} {_percent(ratio)}" for label, ratio in ratios.items())
         held = ratios[worst] <= 1 - by if by else ratios[worst] < 1
@@ -94,29 +95,29 @@ def ends_below(labels: Sequence[str], upper: str, *, by: float = 0.0, metric: st
     return decide
 
 
-def sooner(labels: Sequence[str], than: str, metric: str = "test_loss") -> Rule:
-    """Each reaches the lowest loss common to all runs in at least 5 % less time."""
+def sooner(labels: Sequence[str], than: str) -> Rule:
+    """Each reaches the lowest test loss common to all runs in at least 5 % less time."""
 
     def decide(evidence: Evidence) -> RuleOutcome:
-        target, seconds = evidence.to_reach([*labels, than], metric)
+        target, seconds = evidence.to_reach([*labels, than], "test_loss")
         held = seconds[than] > 0 and all(seconds[label] <= seconds[than] * (1 - TOLERANCE) for label in labels)
         ours = ", ".join(f"{label} {seconds[label]:.3g} {evidence.second}" for label in (*labels, than))
-        return RuleOutcome(held, ours, f"to a {metric.replace('_', ' ')} of {_short(target)}")
+        return RuleOutcome(held, ours, f"to a test loss of {_short(target)}")
 
     return decide
 
 
-def first_of(label: str, metric: str = "test_loss") -> Rule:
-    """It reaches the lowest loss common to all runs before every other."""
+def first_of(label: str) -> Rule:
+    """It reaches the lowest test loss common to all runs before every other."""
 
     def decide(evidence: Evidence) -> RuleOutcome:
-        target, seconds = evidence.to_reach([*evidence.done], metric)
+        target, seconds = evidence.to_reach([*evidence.done], "test_loss")
         if label not in seconds:
             raise MissingEvidenceError(f"{label} was not run")
         first = min(seconds, key=seconds.__getitem__)
         ours = ", ".join(f"{name} {value:.3g} {evidence.second}" for name, value in seconds.items())
         alone = all(value > seconds[label] for name, value in seconds.items() if name != label)
-        return RuleOutcome(alone, ours, f"to a {metric.replace('_', ' ')} of {_short(target)}; first: {first}")
+        return RuleOutcome(alone, ours, f"to a test loss of {_short(target)}; first: {first}")
 
     return decide
 
@@ -126,17 +127,15 @@ def time_fractions(table: paper.TimedLosses) -> list[float]:
     return [second / table.seconds[-1] for second in table.seconds]
 
 
-def losses_at_columns(
-    evidence: Evidence, table: paper.TimedLosses, metric: str = "train_loss"
-) -> dict[str, list[float]]:
-    """Return our losses at the same fractions of the training time as the paper's columns.
+def losses_at_columns(evidence: Evidence, table: paper.TimedLosses) -> dict[str, list[float]]:
+    """Return our training losses at the same fractions of the training time as the paper's columns.
 
     The whole is the slowest run without the SVD, because in the paper's last column Newton-Schulz has ended and the SVD
     has not. Columns before the first evaluation of a run are left out.
     """
     groups = {label: evidence.timed_runs(label) for label in (*paper.OPTIMIZERS, *evidence.done)}
     others = [label for label in groups if label != SVD]
-    _, columns_of = at_fractions(groups, metric, time_fractions(table), slowest_of=others)
+    _, columns_of = at_fractions(groups, "train_loss", time_fractions(table), slowest_of=others)
     losses = {label: [loss.mean for loss in columns_of[label] if loss is not None] for label in paper.OPTIMIZERS}
     shared, columns = min(map(len, losses.values())), len(table.seconds)
     if 2 * shared < columns:
@@ -258,7 +257,7 @@ def optimum_shifts(field: str, *, of: str, to: str, sign: int) -> Rule:
     is at an end of the grid. A network with a clear difference in the other direction decides the claim.
 
     Args:
-        field: of :class:`muonlab.lab.optima.Optimum`: ``"log_lr"``, ``"log_descent"`` or ``"log_memory"``.
+        field: of :class:`muonlab.lab.grid_optima.Optimum`: ``"log_lr"``, ``"log_descent"`` or ``"log_memory"``.
         of: the optimizer.
         to: the optimizer that it is compared with.
         sign: 1 if the optimum is predicted to be larger, -1 if smaller.

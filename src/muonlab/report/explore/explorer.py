@@ -50,7 +50,7 @@ def explore(path: str | os.PathLike[str], *, show: bool = False) -> dict[str, An
     if target.is_dir() or not target.parent.is_dir():
         raise ValueError(f"--out must be a file in an existing directory, got {target}: choose another")
     text = explorer_html().encode()
-    disk.write(target, text)
+    disk.write_file(target, text)
     if show:
         webbrowser.open(target.resolve().as_uri())
     return {"page": str(target), "bytes": len(text)}

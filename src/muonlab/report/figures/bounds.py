@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 
 from muonlab.report.figures import drawing
 from muonlab.report.figures.drawing import DrawnPanel
-from muonlab.report.figures.plain_svg import INK
 from muonlab.report.figures.style import LINES, OTHERS, curve_styles
+from muonlab.report.figures.svg import INK
 from muonlab.report.values import Figure, Panel, ResultRow
 
 MOST_LINES = 120
@@ -166,7 +166,7 @@ def _strip(panel: Panel, line: _Line, colour: str, marks: Mapping[str, tuple[str
 def _alt(lines: Sequence[_Line]) -> str:
     pairs = [(line, value / line.measured) for line in lines for _, value in line.bounds]
     where = f"{len(lines)} lines, a method on a problem each"
-    ends = drawing.describe([(f"{line.method} on {line.problem}", line.measured) for line in lines], most=3)
+    ends = drawing.describe_values([(f"{line.method} on {line.problem}", line.measured) for line in lines], most=3)
     if not pairs:
         return f"{where}. Measured averages: {ends}. No bounds."
     tight, loose = min(pairs, key=lambda pair: pair[1]), max(pairs, key=lambda pair: pair[1])

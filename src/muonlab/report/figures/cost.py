@@ -8,20 +8,19 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
-from muonlab.lab.runner.timing import UNITS, ClockName
+from muonlab.lab.runner.timing import UNITS, ClockName, unit_name
 from muonlab.report.figures import drawing
 from muonlab.report.figures.drawing import DrawnPanel
 from muonlab.report.figures.labels import label_points
-from muonlab.report.figures.plain_svg import INK
-from muonlab.report.figures.style import SGD_M, STEPS, SVD, CurveStyle
-from muonlab.report.units import full_name
+from muonlab.report.figures.style import SGD_M_STYLE, STEP_STYLES, SVD_STYLE, CurveStyle
+from muonlab.report.figures.svg import INK
 from muonlab.report.values import Figure, ResultRow, Series
 
 METHODS: Mapping[str, tuple[str, CurveStyle]] = {
-    "svd_seconds": ("SVD", SVD),
-    "polar_seconds": ("polar, the faster way", SGD_M),
-    "horner_seconds": ("steps, paper's form", STEPS[1]),
-    "ours_seconds": ("steps, ours", STEPS[3]),
+    "svd_seconds": ("SVD", SVD_STYLE),
+    "polar_seconds": ("polar, the faster way", SGD_M_STYLE),
+    "horner_seconds": ("steps, paper's form", STEP_STYLES[1]),
+    "ours_seconds": ("steps, ours", STEP_STYLES[3]),
 }
 
 
@@ -61,9 +60,9 @@ def cost_figure(rows: Sequence[ResultRow], clock: ClockName = "wall") -> Figure 
             title="Time of an SVD over Newton–Schulz steps",
             alt=_alt(ratios, timed, clock),
             caption="Left: SVD over steps in the paper's form; on the diagonal the lemma is exact, above it the SVD "
-            f"took longer than predicted. Right: median {full_name(clock)} of each method, shapes from small to large."
+            f"took longer than predicted. Right: median {unit_name(clock)} of each method, shapes from small to large."
             if ratios and timed
-            else f"Shapes from small to large; times are {full_name(clock)}.",
+            else f"Shapes from small to large; times are {unit_name(clock)}.",
         )
 
 
@@ -73,14 +72,14 @@ def _ratios(axes: Axes, rows: Sequence[ResultRow]) -> DrawnPanel:
     pairs = [_pair(row) for row in rows]
     low, high = min(map(min, pairs)) / 1.5, max(map(max, pairs)) * 1.5
     axes.plot([low, high], [low, high], color=INK, linewidth=0.9, linestyle="--", alpha=0.6)
-    axes.plot(*np.array(pairs).T, color=STEPS[3].colour, marker="o", linestyle="none", markersize=5.5)
+    axes.plot(*np.array(pairs).T, color=STEP_STYLES[3].colour, marker="o", linestyle="none", markersize=5.5)
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
     return DrawnPanel(axes, *names, [_point(row, pair) for row, pair in zip(rows, pairs, strict=True)])
 
 
 def _point(row: ResultRow, pair: tuple[float, float]) -> Series:
-    return drawing.series(_shape(row), np.array(pair[:1]), np.array(pair[1:]), colour=STEPS[3].colour)
+    return drawing.series(_shape(row), np.array(pair[:1]), np.array(pair[1:]), colour=STEP_STYLES[3].colour)
 
 
 def _seconds(axes: Axes, rows: Sequence[ResultRow], clock: ClockName) -> tuple[DrawnPanel, list[tuple[str, Artist]]]:
@@ -119,11 +118,13 @@ def _alt(ratios: Sequence[ResultRow], timed: Sequence[ResultRow], clock: ClockNa
     if ratios:
         measured = [(_shape(row), _pair(row)[1]) for row in ratios]
         errors = [(_shape(row), value) for row in ratios if (value := _ratio(row)) is not None]
-        sentences.append(f"Measured time of an SVD over steps: {drawing.describe(measured)}.")
-        sentences.append(f"Measured over predicted: {drawing.describe(errors)}.")
+        sentences.append(f"Measured time of an SVD over steps: {drawing.describe_values(measured)}.")
+        sentences.append(f"Measured over predicted: {drawing.describe_values(errors)}.")
     if timed:
         big = timed[-1]
         times = [(label, float(y)) for key, (label, _) in METHODS.items()
                 if np.isfinite(y := drawing.finite_numbers([big.get(key)], "log")[0])]  # fmt: skip
-        sentences.append(f"Time in {full_name(clock)} at {_shape(big)}: {drawing.describe(times)}." if times else "")
+        sentences.append(
+            f"Time in {unit_name(clock)} at {_shape(big)}: {drawing.describe_values(times)}." if times else ""
+        )
     return " ".join(sentences)

@@ -24,11 +24,10 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.text import Text
 
-from muonlab.report.figures.plain_svg import INK, plain_svg
+from muonlab.polynomials.base import Array
 from muonlab.report.figures.style import CurveStyle
-from muonlab.report.values import Figure, Panel, Scale, Series
-
-Array = npt.NDArray[np.float64]
+from muonlab.report.figures.svg import INK, plain_svg
+from muonlab.report.values import AxisScale, Figure, Panel, Series
 
 WIDTH = 6.8
 """Width in inches of a drawing with two columns; on a screen of 360 pixels its text is still 7 pixels high."""
@@ -87,7 +86,7 @@ def finite_number(value: object) -> float:
     return float(value) if abs(value) <= HUGE else math.nan
 
 
-def finite_numbers(values: Iterable[object], scale: Scale = "linear") -> Array:
+def finite_numbers(values: Iterable[object], scale: AxisScale = "linear") -> Array:
     """Return values as an array, with NaN for those that cannot be drawn; on a log axis they must be positive."""
     array = np.array([finite_number(value) for value in values], dtype=np.float64)
     return np.where(array > 1 / HUGE, array, np.nan) if scale == "log" else array
@@ -127,11 +126,11 @@ def shorten(text: object, most: int = MOST_LABEL) -> str:
     return cleaned if len(cleaned) <= most else cleaned[: most - 1].rstrip() + "…"
 
 
-def describe(values: Sequence[tuple[str, float]], most: int = 6) -> str:
+def describe_values(values: Sequence[tuple[str, float]], most: int = 6) -> str:
     """Return named values as text and name the lowest; of more than ``most`` only the lowest and the highest.
 
     Example:
-        >>> describe([("SGD-M", 1.5), ("Muon (q=3)", 0.25)])
+        >>> describe_values([("SGD-M", 1.5), ("Muon (q=3)", 0.25)])
         'SGD-M 1.5, Muon (q=3) 0.25; lowest: Muon (q=3)'
     """
     if not values:
@@ -171,7 +170,9 @@ def power(value: float) -> str:
     return raised if mantissa == "1" else f"{mantissa}×{raised}"
 
 
-def name_axes(axes: Axes, x_name: str, y_name: str, *, x_scale: Scale = "linear", y_scale: Scale = "linear") -> None:
+def name_axes(
+    axes: Axes, x_name: str, y_name: str, *, x_scale: AxisScale = "linear", y_scale: AxisScale = "linear"
+) -> None:
     """Set names and scales of both axes; call it before drawing."""
     axes.set_xlabel(shorten(x_name, 60))
     axes.set_ylabel(shorten(y_name, 40))
@@ -266,5 +267,5 @@ def _panel(canvas: Canvas, drawn: DrawnPanel) -> Panel:
     )
 
 
-def _scale(name: str) -> Scale:
+def _scale(name: str) -> AxisScale:
     return "log" if name == "log" else "linear"

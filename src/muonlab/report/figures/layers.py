@@ -10,14 +10,15 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from muonlab.polynomials.base import Array
 from muonlab.report.figures import drawing
-from muonlab.report.figures.drawing import Array, DrawnPanel
-from muonlab.report.figures.plain_svg import INK
+from muonlab.report.figures.drawing import DrawnPanel
 from muonlab.report.figures.style import CurveStyle, curve_styles
-from muonlab.report.values import Figure, ResultRow, Scale, Series
+from muonlab.report.figures.svg import INK
+from muonlab.report.values import AxisScale, Figure, ResultRow, Series
 
 LEGEND, HOVER, DRAWN = 12, 40, 300
-WHOLE = CurveStyle("#777788", "", "-.")
+NETWORK_STYLE = CurveStyle("#777788", "", "-.")
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class _Kind:
     """A panel: its name, its value from a row, and the least height of its axis, so that rounding does not fill it."""
 
     name: str
-    scale: Scale
+    scale: AxisScale
     value: Callable[[ResultRow], float]
     least: float = 0.0
 
@@ -74,7 +75,7 @@ def layers_figure(rows: Sequence[ResultRow], *, name: str, title: str) -> Figure
         entries = [(_layer_name(label), handles[label]) for label in layers if label in handles][:LEGEND]
         if kinds[-1] is _KINDS[-1]:
             panels[-1] = _alignment(panels[-1], layers, styles, whole)
-            entries += [("whole network", Line2D([], [], color=WHOLE.colour, linestyle="-."))] if whole else []
+            entries += [("whole network", Line2D([], [], color=NETWORK_STYLE.colour, linestyle="-."))] if whole else []
             entries += [("floor", Line2D([], [], color=INK, linestyle="--", linewidth=1))] if _floors(layers) else []
         for axes, kind in zip(grid, kinds, strict=False):
             _widen(axes, kind.least)
@@ -141,8 +142,8 @@ def _alignment(
                 more.append(drawing.series(f"{label}, floor", steps, floor, colour=styles[label].colour, most=20))
     steps, y = _points(_KINDS[-1], whole)
     if np.any(np.isfinite(y)):
-        panel.axes.plot(steps, y, color=WHOLE.colour, linestyle=WHOLE.line, linewidth=1.4)
-        more.append(drawing.series("whole network", steps, y, colour=WHOLE.colour))
+        panel.axes.plot(steps, y, color=NETWORK_STYLE.colour, linestyle=NETWORK_STYLE.line, linewidth=1.4)
+        more.append(drawing.series("whole network", steps, y, colour=NETWORK_STYLE.colour))
     return DrawnPanel(panel.axes, panel.x_name, panel.y_name, [*panel.series, *more])
 
 

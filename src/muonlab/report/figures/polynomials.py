@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from muonlab.polynomials import Polynomial, Schedule
+from muonlab.polynomials.base import Array
 from muonlab.report.figures import drawing
-from muonlab.report.figures.drawing import Array, DrawnPanel
-from muonlab.report.figures.plain_svg import INK
+from muonlab.report.figures.drawing import DrawnPanel
 from muonlab.report.figures.style import CurveStyle, curve_styles
+from muonlab.report.figures.svg import INK
 from muonlab.report.values import Figure, Series
 
 POINTS, FINE = 241, 1441
@@ -66,7 +67,8 @@ def response_figure(schedules: Mapping[str, Schedule]) -> Figure | None:
         drawing.legend(canvas, list(handles.items()))
         ends = [(label, float(y[0])) for label, (_, y) in values.items() if np.isfinite(y[0])]
         tops = [(label, float(np.nanmax(y))) for label, (_, y) in values.items() if np.any(np.isfinite(y))]
-        alt = f"At s = {SMALLEST:g} F is: {drawing.describe(ends)}. Largest values: {drawing.describe(tops)}."
+        largest = drawing.describe_values(tops)
+        alt = f"At s = {SMALLEST:g} F is: {drawing.describe_values(ends)}. Largest values: {largest}."
         caption = (
             "An exact polar factor maps every s > 0 to 1; the sooner a curve reaches 1, the fewer directions are lost."
         )
@@ -91,5 +93,5 @@ def _curves(
 
 def _alt(polynomials: Mapping[str, Polynomial]) -> str:
     ends = ", ".join(f"{drawing.shorten(label, 30)} {p.tau(1.0):.3g}" for label, p in list(polynomials.items())[:6])
-    halves = drawing.describe([(label, float(p.phi(0.5))) for label, p in polynomials.items()])
+    halves = drawing.describe_values([(label, float(p.phi(0.5))) for label, p in polynomials.items()])
     return f"τ(0) is 0; τ(1) is {ends}. A residual of one half becomes: {halves}."

@@ -13,8 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
 
 from muonlab.lab.slopes import RankSlopes, rank_slopes
+from muonlab.polynomials.base import Array
 from muonlab.report.figures import drawing
-from muonlab.report.figures.drawing import Array, DrawnPanel
+from muonlab.report.figures.drawing import DrawnPanel
 from muonlab.report.figures.style import CurveStyle, curve_styles
 from muonlab.report.values import Figure, Series
 
@@ -135,5 +136,5 @@ def _alt(growths: Sequence[_Growth]) -> str:
         f"{growth.mean[-1]:.3g} at r = {growth.ranks[-1]:g}"
         for growth in growths[:5]
     ]
-    fits = f"Slopes on log axes: {drawing.describe(slopes)}. " if slopes else ""
+    fits = f"Slopes on log axes: {drawing.describe_values(slopes)}. " if slopes else ""
     return f"{fits}Gradient norms: {'; '.join(ends)}."

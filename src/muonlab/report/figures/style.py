@@ -31,8 +31,8 @@ class CurveStyle:
     line: str = "-"
 
 
-SGD_M, SVD = CurveStyle("#6e6e82", "s"), CurveStyle("#449966", "D")
-STEPS = tuple(
+SGD_M_STYLE, SVD_STYLE = CurveStyle("#6e6e82", "s"), CurveStyle("#449966", "D")
+STEP_STYLES = tuple(
     CurveStyle(colour, marker)
     for colour, marker in (
         ("#aa7722", "X"), ("#ff5511", "^"), ("#dd44cc", "v"), ("#4455ff", "o"), ("#1188cc", "P"), ("#9933ee", "*"),
@@ -42,11 +42,11 @@ STEPS = tuple(
 """Muon with q = 0 … 10 Newton-Schulz steps."""
 
 _NAMED = {
-    "SGD-M": SGD_M,
-    "Muon (SVD)": SVD,
-    "muon_svd": SVD,
-    "sgdm": SGD_M,
-    "NS polynomial": STEPS[3],  # the ad-hoc study takes three steps
+    "SGD-M": SGD_M_STYLE,
+    "Muon (SVD)": SVD_STYLE,
+    "muon_svd": SVD_STYLE,
+    "sgdm": SGD_M_STYLE,
+    "NS polynomial": STEP_STYLES[3],  # the ad-hoc study takes three steps
     "Ad-hoc polynomial": CurveStyle("#bb6611", "s", "--"),
 }
 _MUON = re.compile(r"(?:Muon \(q=|muon_q)(\d{1,2})\)?$")
@@ -76,7 +76,7 @@ def optimizer_style(label: str) -> CurveStyle | None:
     if label in _NAMED:
         return _NAMED[label]
     steps = _MUON.match(label)
-    return STEPS[int(steps[1])] if steps and int(steps[1]) < len(STEPS) else None
+    return STEP_STYLES[int(steps[1])] if steps and int(steps[1]) < len(STEP_STYLES) else None
 
 
 def _preferred_style(label: str, place: int) -> CurveStyle:

@@ -46,6 +46,6 @@ def sweep_figure(axis: str, curves: Mapping[str, Sequence[Curve]]) -> Figure | N
         drawing.legend(canvas, [(label, handles[label]) for label in labels])
         lowest = [(curve.label, float(curve.mean.min())) for curve in next(iter(drawn.values()))]
         caption = "Loss at the last evaluation, mean ± one standard deviation over runs, by " + axis + "."
-        alt = f"Lowest {next(iter(drawn))}: {drawing.describe(lowest)}."
+        alt = f"Lowest {next(iter(drawn))}: {drawing.describe_values(lowest)}."
         name = f"sweep-{axis.replace('.', '-').replace('_', '-')}"
         return drawing.to_figure(canvas, panels, name=name, title=f"Loss over {axis}", alt=alt, caption=caption)

@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
-from muonlab.lab.runner.timing import UNITS, ClockName
+from muonlab.lab.runner.timing import UNITS, ClockName, unit_name, unit_symbol
+from muonlab.polynomials.base import Array
 from muonlab.report.curves import Curve
 from muonlab.report.figures import drawing
-from muonlab.report.figures.drawing import Array, DrawnPanel
+from muonlab.report.figures.drawing import DrawnPanel
 from muonlab.report.figures.style import CurveStyle, curve_styles
-from muonlab.report.units import full_name, symbol
 from muonlab.report.values import Figure, Series
 
 LEGEND, HOVER, DRAWN = 12, 40, 200
@@ -109,7 +109,7 @@ def _caption(finite: Curves, labels: Sequence[str], given: Sequence[str], clock:
         "One run for each curve." if runs == [1] else f"Mean over {counts} runs; bands are ± one standard deviation."
     ]
     if any(across == "seconds" and group for (_, across), group in finite.items()):
-        sentences.append(f"Times are {full_name(clock)} of training, without evaluation.")
+        sentences.append(f"Times are {unit_name(clock)} of training, without evaluation.")
     if len(labels) > LEGEND:
         sentences = [sentence.replace("; bands are ± one standard deviation", "") for sentence in sentences]
         sentences.append(f"All {len(labels)} curves are drawn; the legend has the first {LEGEND}.")
@@ -126,11 +126,11 @@ def _alt(finite: Curves, clock: ClockName) -> str:
     for metric, name in METRICS.items():
         across = next((across for across in AXES if finite.get((metric, across))), None)
         if across:
-            sentences.append(f"Final {name}: {drawing.describe([_last(c) for c in finite[metric, across]])}.")
+            sentences.append(f"Final {name}: {drawing.describe_values([_last(c) for c in finite[metric, across]])}.")
     seconds = [(curve.label, float(curve.x[-1])) for metric in METRICS for curve in finite.get((metric, "seconds"), ())]
     if seconds:
         slow, fast = max(seconds, key=lambda pair: pair[1]), min(seconds, key=lambda pair: pair[1])
-        unit = symbol(clock)
+        unit = unit_symbol(clock)
         sentences.append(
             f"Training took from {fast[1]:.3g} {unit} ({drawing.shorten(fast[0], 40)}) to {slow[1]:.3g} {unit} "
             f"({drawing.shorten(slow[0], 40)})."

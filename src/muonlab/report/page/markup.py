@@ -42,7 +42,7 @@ def document(
 
 
 def inline_svg(svg: str) -> Markup:
-    """Return a drawing of :func:`muonlab.report.figures.plain_svg.plain_svg` as markup, with its size in pixels."""
+    """Return a drawing of :func:`muonlab.report.figures.svg.plain_svg` as markup, with its size in pixels."""
     _, _, width, height = (SCALE * float(number) for number in ElementTree.fromstring(svg).get("viewBox", "").split())
     return Markup(svg.replace("<svg", f'<svg width="{width:.0f}" height="{height:.0f}"', 1))
 

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from muonlab.lab.optima import optima_of, runs_by_optimizer
+from muonlab.lab.grid_optima import optima_of, runs_by_optimizer
 from muonlab.lab.runner.results import CellResult, Results
-from muonlab.lab.runner.timing import UNITS, Timing, timing_of
+from muonlab.lab.runner.timing import UNITS, Timing, timing_of, unit_name
 from muonlab.lab.slopes import norms_by_rank, slopes_of
 from muonlab.report import figures, tables
 from muonlab.report.curves import Across, Curve, by_epoch, by_time
 from muonlab.report.figures.training import LEGEND as MOST_NAMED
 from muonlab.report.page.sweeps import best_labels, sweep_section
 from muonlab.report.tables import CellsByLabel
-from muonlab.report.units import full_name
 from muonlab.report.values import Figure, Section, Table
 
 if TYPE_CHECKING:
@@ -174,7 +173,7 @@ def _costs(timing: Timing) -> Section | None:
     plans = [row for label in timed for row in done[label][0].metrics if row["event"] == "frontier"]
     intro = (
         "Time of an SVD and of Newton–Schulz steps by shape, and the choices of the planner. Times are "
-        f"{full_name(timing.clock)}; the planner predicts wall seconds."
+        f"{unit_name(timing.clock)}; the planner predicts wall seconds."
     )
     drawn = [figures.cost_figure(rows, clock=timing.clock), figures.frontier_figure(plans)]
     return _section("cost", "Cost", intro, drawn, [_with_timed_hardware(tables.costs(timed, timing.clock), timing)])

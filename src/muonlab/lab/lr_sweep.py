@@ -52,13 +52,6 @@ class SweepSpec(Spec):
         return Spec(**{field.name: getattr(self, field.name) for field in fields(Spec)}).changed({"lr": lr})
 
 
-def check(spec: SweepSpec, available: int | None = None) -> None:
-    """Raise ``ValueError`` if a sweep cannot be trained; called before any cell is run."""
-    from muonlab.lab.training.setup import check as check_training
-
-    check_training(spec, available)
-
-
 def sweep(spec: SweepSpec, context: CellContext) -> dict[str, float | int]:
     """Train with every learning rate and write a row for each; return the numbers of that with the least training loss.
 

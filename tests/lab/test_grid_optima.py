@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from muonlab.lab.optima import least_losses, lowest_point, optima, optima_of, optimum, shift
+from muonlab.lab.grid_optima import least_losses, lowest_point, optima, optima_of, optimum, shift
 from tests.report.made import MOMENTA, RATES, bowl_of_losses, results, swept
 
 # ------------------------------------------------------------------------------------------------- the lowest point
