@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ def identify_own(data: OwnDataset, root: Directory, train: int | None, test: int
     unit = "tokens" if len(splits["train"]) == 1 else "examples"
     parts = [f"{n:,}" if n == counts[name] else f"{n:,} of {counts[name]:,}" for name, n in used.items()]
     words = f"the study's own data {data.title}: {parts[0]} training and {parts[1]} test {unit}"
-    source: Literal[folder, own] = "folder" if data.reads_folder else "own"
+    source: Literal["folder", "own"] = "folder" if data.reads_folder else "own"
     origin = Origin(source, data.title, "own data", used["train"], used["test"], counts["train"], counts["test"], words)
     return Identity(data.title, content_hash(splits), origin)
 
