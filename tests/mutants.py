@@ -248,6 +248,16 @@ MUTANTS = (
             ("rounding.py", "parts * 2 * u", "parts * 2 / 3 * u", "third"),
         )
     ),
+    Mutant(
+        "orthogonalize", "orthogonalize/hardware.py", "else 7\n", "else 5\n", ("tests/orthogonalize/test_hardware.py",)
+    ),
+    Mutant(
+        "optim",
+        "optim/step.py",
+        "        lr = lr.to(weights[0].device)\n",
+        "        pass\n",
+        ("tests/optim/test_muon.py", "-k", "another_device"),
+    ),
     # ------------------------------------------------------------------------- optim, diagnostics, lab, report, cli
     Mutant(
         "diagnostics",

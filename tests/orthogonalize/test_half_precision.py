@@ -71,15 +71,14 @@ def test_tf32_is_noticed_where_it_is_on_and_the_device_has_it(matmul, monkeypatc
 
 
 def test_both_ways_to_ask_torch_for_tf32_are_noticed(monkeypatch):
+    monkeypatch.setattr(arithmetic, "_has_bfloat16_tiles", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))  # noqa: ARG005
     before = torch.get_float32_matmul_precision()
     try:
         for precision, roundoff in (("high", 2.0**-11), ("medium", 2.0**-11), ("highest", 2.0**-24)):
             torch.set_float32_matmul_precision(precision)
             assert product_roundoff(torch.float32, GPU) == roundoff
-            assert (
-                product_roundoff(torch.float32, "cpu") == 2.0**-24
-            )  # this CPU has no tiles of bfloat16, or IEEE is on
+            assert product_roundoff(torch.float32, "cpu") == 2.0**-24
         for allowed, roundoff in ((True, 2.0**-11), (False, 2.0**-24)):
             torch.backends.cuda.matmul.allow_tf32 = allowed
             assert product_roundoff(torch.float32, GPU) == roundoff
