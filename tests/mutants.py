@@ -254,8 +254,8 @@ MUTANTS = (
     Mutant(
         "optim",
         "optim/step.py",
-        "        lr = lr.to(weights[0].device)\n",
-        "        pass\n",
+        "lr = lr if lr.device == weights[0].device else lr.to(weights[0].device)",
+        "lr = lr.reshape(())",
         ("tests/optim/test_muon.py", "-k", "another_device"),
     ),
     # ------------------------------------------------------------------------- optim, diagnostics, lab, report, cli
