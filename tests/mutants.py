@@ -82,6 +82,7 @@ STEPS = (
 )
 PRODUCTS = ("tests/orthogonalize/test_products.py",)
 POLAR = ("tests/orthogonalize/test_polar.py",)
+HALF_PRECISION = ("tests/orthogonalize/test_half_precision.py",)
 OWN = "tests/lab/own/test_own_study.py"
 SOURCE = ("tests/lab/own/test_source.py",)
 OPTIMA = ("tests/lab/test_grid_optima.py",)
@@ -241,6 +242,32 @@ MUTANTS = (
         "lam = F * F",
         "lam = F",
         ("tests/orthogonalize/test_segments.py",),
+    ),
+    *(
+        Mutant("orthogonalize", f"orthogonalize/{file}", old, new, (*HALF_PRECISION, "-k", tests))
+        for file, old, new, tests in (
+            ("arithmetic.py", "TF32_ROUNDOFF = 2.0**-11", "TF32_ROUNDOFF = 2.0**-24", "noticed"),
+            (
+                "arithmetic.py",
+                "get_device_capability(device)[0] >= 8",
+                "get_device_capability(device)[0] >= 7",
+                "noticed",
+            ),
+            ("products.py", "else torch.float32  # half", "else out.dtype  # half", "long_rows"),
+            ("segments.py", "commuting * pairs", "symmetric * pairs", "cost_of_symmetric"),
+            ("rounding.py", "return float(rows.max() + columns.max())", "return float(rows.max())", "concentration"),
+            ("rounding.py", "parts * 2 * u", "parts * 2 / 3 * u", "third"),
+        )
+    ),
+    Mutant(
+        "orthogonalize", "orthogonalize/hardware.py", "else 7\n", "else 5\n", ("tests/orthogonalize/test_hardware.py",)
+    ),
+    Mutant(
+        "optim",
+        "optim/step.py",
+        "lr = lr if lr.device == weights[0].device else lr.to(weights[0].device)",
+        "lr = lr.reshape(())",
+        ("tests/optim/test_muon.py", "-k", "another_device"),
     ),
     # ------------------------------------------------------------------------- optim, diagnostics, lab, report, cli
     Mutant(

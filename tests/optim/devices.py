@@ -13,10 +13,10 @@ class OnDevice(TorchFunctionMode):
     """Tensors on the CPU that say they are on a CUDA device, so that the code for devices runs, with numbers.
 
     The index of the device is that of no machine, so that nothing cached about it meets a real one, and tells its
-    compute capability.
+    compute capability; by default one without tensor cores, so that steps are computed in float32.
     """
 
-    def __init__(self, capability: int = 7) -> None:
+    def __init__(self, capability: int = 6) -> None:
         super().__init__()
         self.device = torch.device("cuda", 100 + capability)
 
@@ -71,3 +71,20 @@ class Tracer(TorchDispatchMode):
                 self.kept.append(x)
                 self.allocated.append(f"{function} {tuple(x.shape)} {x.dtype}")
         return out
+
+
+class OneDevice(TorchDispatchMode):
+    """Raise where an operation on lists gets tensors of several devices, as on GPUs; count them by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.__name__
+        if name.startswith("_foreach"):
+            self.names.add(name)
+            found = {tensor.device for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+            if len(found) > 1:
+                raise RuntimeError(f"{name} got tensors on {found}")
+        return function(*args, **(kwargs or {}))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import Parameter
 
 from muonlab import SGDM, ExactPolar, Muon, NewtonSchulz
@@ -16,7 +18,7 @@ from muonlab.optim import layout
 from muonlab.optim.orthogonalizer import from_plain
 from muonlab.orthogonalize import PRESCALES, release
 from muonlab.polynomials import taylor
-from tests.optim.devices import OnDevice, Reads
+from tests.optim.devices import OnDevice, OneDevice, Reads
 from tests.reference.orthogonalize import tolerance
 
 SHAPES = ((6, 10), (10, 6), (6, 10), (4, 3, 3, 3))
@@ -445,18 +447,43 @@ def test_on_a_device_the_matrices_of_a_shape_and_its_transpose_are_one_call_up_t
 
 
 @pytest.mark.usefixtures("_capability_by_index")
-def test_bfloat16_is_chosen_on_a_device_that_has_it_and_nowhere_else():
+def test_float16_is_chosen_on_a_device_with_tensor_cores_and_nowhere_else():
     M = drawn([(6, 10)])[0]
     wide, double = FULL(M), FULL(M.double())
     errors = {}
-    for capability in (7, 8):
+    for capability in (6, 7, 8):
         with OnDevice(capability):
-            O, wider = FULL(M), FULL(M.double())
+            O, wider, dtype = FULL(M), FULL(M.double()), FULL.dtype_for(M)
         assert O.dtype == torch.float32
+        assert dtype == (torch.float32 if capability == 6 else torch.float16)
         torch.testing.assert_close(wider, double, rtol=1e-10, atol=1e-10)
         errors[capability] = float((O - wide).abs().max())
-    assert errors[7] < 1e-5
-    assert 1e-4 < errors[8] < 0.1
+    assert errors[6] < 1e-5
+    assert errors[7] == errors[8]
+    assert 1e-4 < errors[8] < 0.02
+    assert FULL.dtype_for(M) == FULL.dtype_for(M.to("meta")) == torch.float32
+
+
+@pytest.mark.usefixtures("_capability_by_index")
+def test_schedules_that_diverge_in_float16_stay_in_float32_and_sums_in_float16_bring_bfloat16(monkeypatch):
+    M = drawn([(6, 10)])[0]
+    raw = NewtonSchulz("polar_express", steps=7)  # without its safety factor it diverges just above 1
+    with pytest.raises(ValueError, match="diverges"):
+        NewtonSchulz("polar_express", steps=7, compute_dtype=torch.float16)
+    with OnDevice(8):
+        assert raw.dtype_for(M) == torch.float32
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_fp16_accumulation=True))
+    for capability, dtype in ((7, torch.float32), (8, torch.bfloat16)):
+        with OnDevice(capability):
+            assert FULL.dtype_for(M) == dtype
+
+
+def test_a_learning_rate_on_another_device_is_moved_to_that_of_the_weights():
+    with FakeTensorMode(), OneDevice() as seen:  # of SGDM, whose decay and move are those of Muon
+        p = Parameter(torch.ones(3, 4, device="cuda:1"))
+        p.grad = torch.ones_like(p)
+        SGDM([p], lr=torch.tensor(0.1, device="cuda:0"), momentum=0.9, weight_decay=0.1).step()
+    assert {"_foreach_mul_.Tensor", "_foreach_add_.List"} <= seen.names
 
 
 def test_a_step_works_on_meta_tensors_which_have_no_numbers_to_read():

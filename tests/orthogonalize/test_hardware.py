@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from muonlab.orthogonalize import hardware
+from muonlab.orthogonalize.matrices import HALF
 
 
 def test_single_and_double_precision_multiply_everywhere():
@@ -20,6 +21,13 @@ def test_half_precision_on_a_cpu_counts_only_with_instructions_for_it(monkeypatc
         assert hardware.multiplies_in_hardware(dtype)
         monkeypatch.setattr(torch.cpu, "get_capabilities", {"avx2": True}.copy, raising=False)
         assert not hardware.multiplies_in_hardware(dtype)
+
+
+def test_half_precision_on_a_cuda_device_means_tensor_cores(monkeypatch):
+    for capability, halves in (((6, 1), []), ((7, 0), [torch.float16]), ((7, 5), [torch.float16]), ((8, 0), [*HALF])):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, at=capability: at)  # noqa: ARG005
+        assert [dtype for dtype in HALF if hardware.multiplies_in_hardware(dtype, "cuda:0")] == halves
+        assert hardware.multiplies_in_hardware(torch.float32, "cuda:0")
 
 
 def test_throughput_is_operations_over_seconds():

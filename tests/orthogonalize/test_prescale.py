@@ -7,7 +7,7 @@ import torch
 
 from muonlab import newton_schulz
 from muonlab.orthogonalize import PRESCALES, spectral_bound
-from muonlab.orthogonalize.prescale import frobenius_norm, to_unit_range
+from muonlab.orthogonalize.prescale import _exponent_from_bits, frobenius_norm, to_unit_range
 from tests.orthogonalize.zoo import gaussian, with_spectrum, zoo
 
 
@@ -74,6 +74,14 @@ def test_frobenius_norm_keeps_the_digits_that_one_long_sum_loses():
         M = gaussian(*shape, seed=1)
         exact = float(M.double().norm())
         assert float(frobenius_norm(M)) == pytest.approx(exact, rel=5e-7)
+
+
+def test_exponents_read_off_the_bits_are_those_of_frexp():
+    bits = torch.randint(-(2**31), 2**31 - 1, (100_000,), generator=torch.Generator().manual_seed(0))
+    powers = 2.0 ** torch.arange(-149, 128).double()
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, torch.finfo(torch.float32).max])
+    x = torch.cat([bits.int().view(torch.float32), powers.float(), -powers.float(), special])
+    assert torch.equal(_exponent_from_bits(x), torch.frexp(x).exponent)
 
 
 def test_unit_range_is_exact_and_brings_the_largest_entry_to_between_a_half_and_one():

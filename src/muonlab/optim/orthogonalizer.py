@@ -62,9 +62,10 @@ class NewtonSchulz:
             Express with their safety factor by default.
         steps: number of steps q; None for the schedule's own, or 5.
         prescale: how the matrix is scaled into the unit ball (``"spectral"`` forces a host-device synchronization).
-        compute_dtype: None keeps float32 and float64 and computes half precision in float32. ``"auto"`` uses bfloat16
-            on a CUDA device that multiplies it in hardware, if the schedule stays bounded there; for float64 and on
-            other devices it is the same as None (a CPU emulates bfloat16, 50 to 500 times slower than float32).
+        compute_dtype: None keeps float32 and float64 and computes half precision in float32. ``"auto"`` uses float16
+            on a CUDA device whose tensor cores multiply it, if the schedule stays bounded there (docs/adr/0024); for
+            float64 and on other devices it is the same as None (a CPU emulates half precision, 50 to 500 times slower
+            than float32).
         method: ``"standard"``, ``"gram"`` or ``"auto"``.
         accuracy: ``"full"``, or ``"half"``, which is faster and allows rounding errors as large as bfloat16's.
 
@@ -123,7 +124,10 @@ class NewtonSchulz:
         """Return the dtype in which these matrices are computed."""
         dtype = self.compute_dtype
         if dtype == "auto":
-            dtype = None if M.dtype == torch.float64 else _device_dtype(self.schedule, M.device)
+            dtype = None
+            if M.dtype != torch.float64 and M.device.type == "cuda":
+                narrow_sums = bool(torch.backends.cuda.matmul.allow_fp16_accumulation)
+                dtype = _tensor_core_dtype(self.schedule, M.device, torch.bfloat16 if narrow_sums else torch.float16)
         return compute_dtype_for(M, dtype)
 
     def plain(self) -> Plain:
@@ -143,15 +147,19 @@ class NewtonSchulz:
 
 
 @lru_cache(maxsize=256)
-def _device_dtype(schedule: Schedule, device: torch.device) -> torch.dtype | None:
-    """Return bfloat16 where the device multiplies it in hardware and the schedule stays bounded, else None."""
-    if device.type != "cuda" or not multiplies_in_hardware(torch.bfloat16, device):
+def _tensor_core_dtype(schedule: Schedule, device: torch.device, half: torch.dtype) -> torch.dtype | None:
+    """Return the half precision where tensor cores multiply it and the schedule stays bounded in it, else None.
+
+    float16 has three more binary digits than bfloat16 at the same rate, and its smaller range does no harm, because
+    matrices are scaled to norm 1. bfloat16 is for those who let torch add up float16 in float16.
+    """
+    if not multiplies_in_hardware(half, device):
         return None
     try:
-        as_schedule(schedule, dtype=torch.bfloat16)
+        as_schedule(schedule, dtype=half)
     except ValueError:
         return None
-    return torch.bfloat16
+    return half
 
 
 @dataclass(frozen=True)

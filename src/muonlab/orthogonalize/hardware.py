@@ -26,14 +26,17 @@ from muonlab.theory import flops
 
 
 def multiplies_in_hardware(dtype: torch.dtype, device: torch.device | str = "cpu") -> bool:
-    """Return whether matrix products of ``dtype`` run in hardware rather than by emulation."""
+    """Return whether matrix products of ``dtype`` run in hardware rather than by emulation.
+
+    Half precision on a CUDA device means tensor cores: from compute capability 7.0 for float16, 8.0 for bfloat16.
+    """
     device = torch.device(device)
     if dtype in (torch.float32, torch.float64):
         return not (device.type == "mps" and dtype == torch.float64)
     if dtype not in (torch.float16, torch.bfloat16):
         return False
     if device.type == "cuda":
-        least = 8 if dtype == torch.bfloat16 else 5
+        least = 8 if dtype == torch.bfloat16 else 7
         return torch.cuda.get_device_capability(device)[0] >= least
     return device.type == "mps" or (device.type == "cpu" and _has_half_dot_products(dtype))
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from muonlab import _checks
+from muonlab.orthogonalize.arithmetic import Arithmetic, arithmetic_of
 from muonlab.orthogonalize.matrices import (
     Write,
     check_matrices,
@@ -26,7 +27,7 @@ from muonlab.orthogonalize.products import (
     symmetric_product,
     without_constant,
 )
-from muonlab.orthogonalize.segments import ACCURACIES, METHODS, Accuracy, Method, Segment, plan_segments
+from muonlab.orthogonalize.segments import ACCURACIES, METHODS, Accuracy, Method, Segment, segments_for
 from muonlab.orthogonalize.workspace import Workspace, Workspaces
 from muonlab.polynomials import Polynomial, Preset, Schedule, preset, taylor
 from muonlab.theory import schedule_error
@@ -108,7 +109,8 @@ def _writer(
 ) -> Write:
     """Return the function that orthogonalizes matrices of M's shape."""
     rows, columns = M.shape[-2:]
-    options = (_known(polynomial), steps, min(rows, columns), max(rows, columns), dtype, prescale, method, accuracy)
+    shape, products = (min(rows, columns), max(rows, columns)), arithmetic_of(dtype, M.device)
+    options = (_known(polynomial), steps, *shape, dtype, products, prescale, method, accuracy)
     try:
         segments = _prepared(*options)
     except TypeError as error:
@@ -129,16 +131,19 @@ def _prepared(
     m: int,
     n: int,
     dtype: torch.dtype,
+    arithmetic: Arithmetic,
     prescale: Prescale,
     method: Method,
     accuracy: Accuracy,
 ) -> tuple[Segment, ...]:
     """Check the options and group the steps, once for every combination of them."""
     schedule = as_schedule(polynomial, steps, dtype)
+    if arithmetic.unit_roundoff > torch.finfo(dtype).eps:  # TF32 is on
+        _check_bounded(schedule, 2 * arithmetic.unit_roundoff, "TF32")
     _checks.one_of("prescale", prescale, PRESCALES)
     _checks.one_of("method", method, METHODS)
     _checks.one_of("accuracy", accuracy, ACCURACIES)
-    return plan_segments(schedule, m, n, dtype, method, accuracy)
+    return segments_for(schedule, m, n, arithmetic, method, accuracy)
 
 
 def as_schedule(
@@ -171,7 +176,7 @@ def as_schedule(
                 f"a Schedule brings its own number of steps: got steps = {steps} with a schedule of "
                 f"{schedule.steps}: leave steps out, or pass a Polynomial or a preset, such as 'polar_express'"
             )
-    _check_bounded(schedule, dtype)
+    _check_bounded(schedule, torch.finfo(dtype).eps, str(dtype))
     return schedule
 
 
@@ -185,9 +190,8 @@ def _known(polynomial: Polynomial | Schedule | Preset | str) -> Polynomial | Sch
 
 
 @lru_cache(maxsize=256)  # returns nothing: equal schedules may have different names
-def _check_bounded(schedule: Schedule, dtype: torch.dtype) -> None:
-    rounding = torch.finfo(dtype).eps
-    for top, where in ((1.0, "[0, 1]"), (1 + rounding, f"[0, 1 + {rounding:.2g}], where {dtype} rounds")):
+def _check_bounded(schedule: Schedule, rounding: float, name: str) -> None:
+    for top, where in ((1.0, "[0, 1]"), (1 + rounding, f"[0, 1 + {rounding:.2g}], where {name} rounds")):
         gain = schedule_error(schedule, 0.0, top).s_max
         if gain > _LARGEST_GAIN:
             way_out = (

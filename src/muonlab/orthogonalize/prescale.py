@@ -140,8 +140,23 @@ def to_unit_range(M: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]
     """Return ``M·2^-e`` and e with the largest entry in [½, 1): exact, and no norm or product leaves its range then."""
     largest = torch.maximum(M.amax((-2, -1), keepdim=True), -M.amin((-2, -1), keepdim=True))
     limit = 126 if M.dtype == torch.float32 else 1022
-    exponent = torch.frexp(largest).exponent.clamp(-limit, limit)
+    exponent = _binary_exponent(largest).clamp(-limit, limit)
     return torch.mul(M, torch.ldexp(torch.ones_like(largest), -exponent), out=out), exponent
+
+
+def _binary_exponent(x: Tensor) -> Tensor:
+    """Return e with ``½ ≤ |x|·2^-e < 1``; torch.frexp, which older torch lacks on MPS."""
+    return _exponent_from_bits(x) if x.device.type == "mps" else torch.frexp(x).exponent
+
+
+def _exponent_from_bits(x: Tensor) -> Tensor:
+    """Return the same for float32, read off its bits; 0 for zero and what is not finite."""
+    x = x.abs()
+    bits = x.view(torch.int32)
+    subnormal = bits < 1 << 23
+    normal = torch.where(subnormal, (x * 2.0**24).view(torch.int32), bits)
+    exponent = (normal >> 23) - 126 - 24 * subnormal.to(torch.int32)
+    return torch.where((bits == 0) | (bits >= 0xFF << 23), 0, exponent)
 
 
 def gram_scale(

@@ -55,10 +55,12 @@ def gram(X: Tensor, *, scale: Factor = 1.0, out: Tensor) -> Tensor:
     """Set ``out ← scale·X Xᵀ``, long rows piece by piece: one float32 sum over a million columns loses digits."""
     if X.shape[-1] > 2 * _PIECE:
         part = torch.empty_like(out)
-        out.zero_()
+        wide = out.dtype if out.dtype == torch.float64 else torch.float32  # half precision would round every sum
+        total = out.zero_() if wide == out.dtype else torch.zeros_like(out, dtype=wide)
         for piece in torch.split(X, _PIECE, dim=-1):
-            out.add_(gram(piece, out=part))
-        return out.mul_(scale)
+            total.add_(gram(piece, out=part))
+        total.mul_(scale)
+        return total if total is out else out.copy_(total)
     if not _splits(X.shape[-2], X.shape[-1], X):
         return multiply(X, X.mT, scale=scale, out=out)
     if isinstance(scale, Tensor):

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from muonlab.orthogonalize.arithmetic import CPU_COSTS, Arithmetic, arithmetic_of
 from muonlab.polynomials import Polynomial, Schedule
 from muonlab.polynomials.base import Array, horner
 from muonlab.theory.cost import products
@@ -85,26 +86,47 @@ def gram_segments(
     return tuple(map(tuple, groups))
 
 
-def segment_flops(segments: tuple[Segment, ...], m: int, n: int) -> float:
-    """Return the operations of a grouping, mirrored products counted as three quarters (what blocks save here)."""
+def segment_flops(segments: tuple[Segment, ...], m: int, n: int, costs: tuple[float, float] = CPU_COSTS) -> float:
+    """Return the operations of a grouping, each product among symmetric matrices counted by its cost.
+
+    ``costs`` is that of the products that stay symmetric and that of ``P R`` and ``Q P``, over that of a whole one.
+    """
+    symmetric, commuting = costs
     total = 0.0
     for segment in segments:
-        mirrored = sum(products(p.kappa) for p in segment) + len(segment) - 1  # powers of R, and P R P
-        whole = 2 * (len(segment) - 1)  # P R and Q P
-        total += 2 * m * m * n * 1.75 + 2 * m**3 * (0.75 * mirrored + whole)
+        powers = sum(products(p.kappa) for p in segment) + len(segment) - 1  # powers of R, and P R P
+        pairs = 2 * (len(segment) - 1)  # P R and Q P
+        total += 2 * m * m * n * (1 + symmetric) + 2 * m**3 * (symmetric * powers + commuting * pairs)
     return total
 
 
-@lru_cache(maxsize=4096)
 def plan_segments(
-    schedule: Schedule, m: int, n: int, dtype: torch.dtype, method: Method, accuracy: Accuracy = "full"
+    schedule: Schedule,
+    m: int,
+    n: int,
+    dtype: torch.dtype,
+    method: Method,
+    accuracy: Accuracy = "full",
+    device: torch.device | str = "cpu",
 ) -> tuple[Segment, ...]:
-    """Choose the segments for m×n (m ≤ n) from shape, dtype and schedule alone, never from a timing."""
+    """Choose the segments for m×n (m ≤ n) from schedule, shape, dtype, device and torch's setting of TF32.
+
+    A timing is never used: ranks and resumed runs would diverge.
+    """
+    return segments_for(schedule, m, n, arithmetic_of(dtype, device), method, accuracy)
+
+
+@lru_cache(maxsize=4096)
+def segments_for(
+    schedule: Schedule, m: int, n: int, arithmetic: Arithmetic, method: Method, accuracy: Accuracy = "full"
+) -> tuple[Segment, ...]:
+    """Choose the segments for m×n (m ≤ n) by how products round and what they cost."""
     singles = tuple((p,) for p in schedule.polynomials)
     if method == "standard":
         return singles
     error = HALF_ACCURACY if accuracy == "half" else 0.0
-    grouped = gram_segments(schedule, torch.finfo(dtype).eps / 2, _allowed_sensitivity(schedule, m, n), error)
+    grouped = gram_segments(schedule, arithmetic.unit_roundoff, _allowed_sensitivity(schedule, m, n), error)
     if method == "gram":
         return grouped
-    return grouped if segment_flops(grouped, m, n) < segment_flops(singles, m, n) else singles
+    costs = (arithmetic.symmetric, arithmetic.commuting)
+    return grouped if segment_flops(grouped, m, n, costs) < segment_flops(singles, m, n, costs) else singles

@@ -10,6 +10,7 @@ import torch
 from muonlab.cli.app import main
 from muonlab.diagnostics.benchmarking import bench, correctness
 from muonlab.diagnostics.benchmarking.timing import compare
+from tests.reference.tensor_cores import TensorCores
 
 QUICK = {"width": 16, "layers": 1, "rounds": 1}
 
@@ -43,6 +44,15 @@ def test_a_wrong_product_or_direction_fails_and_nothing_is_timed(monkeypatch):
         assert report["times"] == []
         failed = {row["what"] for row in report["correct"] if not row["ok"]}
         assert failed == {"products" if name == "gram" else "orthogonalized matrices"}
+
+
+def test_tf32_is_allowed_its_rounding_where_it_is_on(monkeypatch):
+    cpu = torch.device("cpu")
+    with TensorCores(tf32=True):
+        assert not all(row["ok"] for row in correctness.products(cpu, torch.float32, 32))
+        monkeypatch.setattr(correctness, "product_roundoff", lambda *_: 2.0**-11)
+        rows = correctness.products(cpu, torch.float32, 32)
+    assert all(0.05 < row["error"] <= 1 for row in rows)
 
 
 def test_a_result_that_is_not_finite_fails():

@@ -383,6 +383,32 @@ def test_a_direction_that_is_not_what_exact_steps_give_is_a_violation():
     assert certify_matrix(GOOD, how).status == "holds"
 
 
+def test_a_certificate_of_steps_in_half_precision_can_fail():
+    class Faulty(NewtonSchulz):
+        fault = 0.0
+
+        def __call__(self, M):
+            return super().__call__(M) + self.fault * torch.eye(*M.shape)
+
+    M = gaussian(64, 96)
+    for dtype, name, fault in (
+        (torch.float16, "quintic", 0.03),
+        (torch.float16, "jordan", 0.2),
+        (torch.bfloat16, "quintic", 0.2),
+    ):
+        right, wrong = (kind(name, steps=5, compute_dtype=dtype) for kind in (NewtonSchulz, Faulty))
+        Faulty.fault = fault
+        found = certify_matrix(M, right)
+        assert found.status == "holds", found.reason
+        assert found.rounding < found.rounding_allowed
+        assert verdict(certify_matrix(M, wrong), "Lemmas 9 and 10") == "violated"
+        # an embedding's gradient with few active rows may be rounded further, and a guarantee is for every matrix
+        few = M * (torch.arange(64) < 2)[:, None]
+        every = rounding_allowance(right, M, any_matrix=True)
+        assert 2 * found.rounding_allowed < every
+        assert found.rounding_allowed < certify_matrix(few, right).rounding_allowed <= every
+
+
 @pytest.mark.parametrize("accuracy", ["full", "half"])
 def test_the_rounding_allowed_is_that_of_the_precision_computed_in_and_of_the_result(accuracy):
     half = 2.0**-8 if accuracy == "half" else 0.0

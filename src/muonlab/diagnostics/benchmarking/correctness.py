@@ -11,8 +11,9 @@ from torch import Tensor
 from muonlab.optim.muon import Muon
 from muonlab.optim.orthogonalizer import DEFAULT_SCHEDULE, NewtonSchulz
 from muonlab.orthogonalize import newton_schulz
+from muonlab.orthogonalize.arithmetic import product_roundoff
 from muonlab.orthogonalize.products import gram, symmetric_product
-from muonlab.orthogonalize.rounding import allowed_error
+from muonlab.orthogonalize.rounding import allowed_error, concentration_of
 
 Row = dict[str, Any]
 """What was checked, its error (None if it is not finite), the largest error allowed, and ``ok``."""
@@ -50,7 +51,8 @@ def products(device: torch.device, dtype: torch.dtype, width: int) -> list[Row]:
     """Check ``X Xᵀ`` and ``a·R² + b·R`` entry by entry; the error is given in units of the rounding bound.
 
     The bound is that of one rounding of the result and of sums in float32:
-    ``u|C| + 2K·2⁻²⁴ |A||B|``, plus the spacing of the smallest numbers of the dtype.
+    ``u|C| + 2K·2⁻²⁴ |A||B|``, plus the spacing of the smallest numbers of the dtype, plus ``2u |A||B|`` where TF32
+    rounds what it reads.
     """
     generator = torch.Generator().manual_seed(0)
     rows = []
@@ -70,7 +72,8 @@ def products(device: torch.device, dtype: torch.dtype, width: int) -> list[Row]:
             sums = abs(alpha) * (A.abs() @ B.abs()) + abs(beta) * add.abs()
             wide = torch.finfo(dtype).eps if dtype == torch.float64 else 2.0**-24
             info = torch.finfo(dtype)
-            bound = info.eps / 2 * exact.abs() + 2 * A.shape[-1] * wide * sums + info.tiny * info.eps
+            reading = product_roundoff(dtype, device) if product_roundoff(dtype, device) > info.eps else 0.0
+            bound = info.eps / 2 * exact.abs() + 2 * (A.shape[-1] * wide + reading) * sums + info.tiny * info.eps
             error = float(((result.double().cpu() - exact).abs() / bound).max())
             rows.append(_row("products", dtype, error, 1.0))
     return rows
@@ -103,7 +106,8 @@ def orthogonalized(device: torch.device, dtype: torch.dtype) -> list[Row]:
             exact = newton_schulz(M.double(), DEFAULT_SCHEDULE)
             O = newton_schulz(M.to(device)[None], DEFAULT_SCHEDULE, compute_dtype=dtype, accuracy="half")[0]
             error = float(torch.linalg.matrix_norm(O.double().cpu() - exact, ord=2))
-            allowed = allowed_error(DEFAULT_SCHEDULE, dtype, "half", size=max(m, n))
+            c = concentration_of(M)
+            allowed = allowed_error(DEFAULT_SCHEDULE, dtype, "half", size=max(m, n), device=device, concentration=c)
             rows.append(_row("orthogonalized matrices", dtype, error, allowed))
     return rows
 

@@ -29,7 +29,7 @@ from muonlab.optim.orthogonalizer import Orthogonalizer
 from muonlab.orthogonalize import polar
 from muonlab.orthogonalize.matrices import compute_dtype_for
 from muonlab.orthogonalize.prescale import SCHATTEN, Prescale
-from muonlab.orthogonalize.rounding import allowed_error, steepness
+from muonlab.orthogonalize.rounding import allowed_error, concentration_of, steepness, sums_in_float32
 from muonlab.polynomials import Schedule
 from muonlab.theory import Alignment, alignment_floor, chi, polar_error, residual_after, schedule_error
 from muonlab.theory.floor import has_taylor_steps, taylor_floor
@@ -103,13 +103,17 @@ def _check_outcome(outcome: Tensor, M: Tensor) -> None:
         raise ValueError(f"outcome must have the shape of M, got {shapes}: pass the direction computed from M")
 
 
-def rounding_allowance(orthogonalizer: Orthogonalizer, given: Tensor, *, foreign: bool = False) -> float:
+def rounding_allowance(
+    orthogonalizer: Orthogonalizer, given: Tensor, *, foreign: bool = False, any_matrix: bool = False
+) -> float:
     """Return how far rounding may move a direction in the operator norm.
 
     Args:
         orthogonalizer: the orthogonalizer that computes the direction.
         given: the matrix; for a foreign direction, that direction.
         foreign: whether other code computed the direction.
+        any_matrix: whether to return what holds for every matrix of this shape, dtype and device; half precision is
+            allowed less error on a matrix whose entries are alike.
     """
     m, n = given.shape
     if not isinstance(orthogonalizer, NewtonSchulz):
@@ -121,7 +125,10 @@ def rounding_allowance(orthogonalizer: Orthogonalizer, given: Tensor, *, foreign
     if foreign:
         return allowed_error(schedule, given.dtype, prescale=prescale, size=max(m, n)) + reference
     computed = orthogonalizer.dtype_for(given)
-    error = allowed_error(schedule, computed, orthogonalizer.accuracy, prescale, max(m, n)) + reference
+    where: dict[str, Any] = {"device": given.device}
+    if sums_in_float32(computed, given.device) and not any_matrix:
+        where["concentration"] = concentration_of(given, prescale)
+    error = allowed_error(schedule, computed, orthogonalizer.accuracy, prescale, max(m, n), **where) + reference
     stored = torch.finfo(given.dtype)
     if stored.eps > torch.finfo(computed).eps:  # the result is rounded: ‖ΔO‖_op ≤ ‖ΔO‖_F ≤ u ‖O‖_F + √(mn)·(tiniest)/2
         size = math.sqrt(min(m, n)) * (schedule_error(schedule, 0.0).s_max + error)

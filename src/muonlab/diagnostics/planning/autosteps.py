@@ -279,7 +279,7 @@ def _newton_schulz(group: dict[str, Any]) -> NewtonSchulz | None:
 
 def _guaranteed(orthogonalizer: Orthogonalizer, like: Tensor) -> tuple[float, float, str]:
     """Return descent and gain for every matrix of this shape, dtype and device, and why there are none ("" if so)."""
-    rounding, r = rounding_allowance(orthogonalizer, like), min(like.shape)
+    rounding, r = rounding_allowance(orthogonalizer, like, any_matrix=True), min(like.shape)
     if isinstance(orthogonalizer, NewtonSchulz):
         schedule, prescale = orthogonalizer.schedule, orthogonalizer.prescale
         if prescale in ("none", "paper"):

@@ -7,7 +7,7 @@ products.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,14 +73,15 @@ def nuclear_bracket(
     if outcome is None:
         F = BRACKET_SCHEDULE if schedule is None else schedule
         C = newton_schulz(X, F)
-        error = allowed_error(F, X.dtype, size=size)
+        error = allowed_error(F, X.dtype, size=size, device=X.device)
     elif schedule is None:
         raise ValueError("an outcome needs its schedule, got None: pass the one that made it")
     else:
         F = schedule + POLISH
         C = newton_schulz(outcome.to(X.dtype), POLISH, prescale="none")
-        inherited = allowed_error(schedule, outcome.dtype, size=size) if error is None else error
-        error = float(POLISH.slope) * inherited + allowed_error(POLISH, X.dtype, size=size)
+        where: dict[str, Any] = {"size": size, "device": X.device}
+        inherited = allowed_error(schedule, outcome.dtype, **where) if error is None else error
+        error = float(POLISH.slope) * inherited + allowed_error(POLISH, X.dtype, **where)
     product = inner(X, C)
     alpha = torch.linalg.vector_norm(X.double(), dim=(-2, -1))
     lower = product / (schedule_error(F, 0.0).s_max + error) * (1 - _ROUNDING)

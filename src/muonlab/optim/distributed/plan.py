@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -13,7 +12,8 @@ from torch import Tensor
 from muonlab.optim.layout import GroupedParam, Layout, LocalLayout, param_blocks
 from muonlab.optim.orthogonalizer import NewtonSchulz, Plain, from_plain
 from muonlab.optim.views import MatrixBlock
-from muonlab.orthogonalize.segments import plan_segments, segment_flops
+from muonlab.orthogonalize.arithmetic import arithmetic_of
+from muonlab.orthogonalize.segments import segment_flops, segments_for
 from muonlab.theory.cost import flops
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ class PlannedBlock(NamedTuple):
     description: str
 
 
-@lru_cache(maxsize=4096)
 def block_cost(orthogonalizer: Plain, matrices: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> float:
     """Return the operations that orthogonalizing a matrix (m, n), or a stack (b, m, n), takes by the cost model.
 
@@ -44,8 +43,9 @@ def block_cost(orthogonalizer: Plain, matrices: tuple[int, ...], dtype: torch.dt
     value = from_plain(orthogonalizer)
     if isinstance(value, NewtonSchulz):
         dtype = value.dtype_for(torch.empty(0, dtype=dtype, device=device))
-        segments = plan_segments(value.schedule, m, n, dtype, value.method, value.accuracy)
-        each = segment_flops(segments, m, n)
+        arithmetic = arithmetic_of(dtype, device)
+        segments = segments_for(value.schedule, m, n, arithmetic, value.method, value.accuracy)
+        each = segment_flops(segments, m, n, (arithmetic.symmetric, arithmetic.commuting))
     else:
         each = float(flops(m, n, "svd_full"))
     # memory traffic counts too: without steps it is the only cost
