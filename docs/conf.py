@@ -105,10 +105,15 @@ def _without_blank_last_line(app: Any, docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"\n\n```\n", "\n```\n", source[0])
 
 
-def _without_never(app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, result: str | None):  # noqa: ARG001
-    """Show arguments that Muon takes only to explain what to write instead as what they are: not there."""
+def _readable(app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, result: str | None):  # noqa: ARG001
+    """Show neither arguments that Muon takes only to explain what to write instead, nor addresses of objects."""
     signature = (signature or "").replace("*positional: Never", "*").replace(", **unknown: Never", "")
-    return signature or None, result
+    return re.sub(r"<[^<>]*>", "...", signature) or None, result
+
+
+def _without_internals(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:  # noqa: ARG001
+    """Leave out the checks of an optimizer, and fields of tuples, which the docstring of the class explains."""
+    return True if name == "checks" or (getattr(obj, "__doc__", "") or "").startswith("Alias for field") else None
 
 
 def _write_pages_of_runs(app: Any) -> None:  # noqa: ARG001
@@ -138,4 +143,5 @@ def setup(app: Any) -> None:
     app.connect("builder-inited", _write_pages_of_runs)
     app.connect("build-finished", _remove_pages_of_runs)
     app.connect("source-read", _without_blank_last_line)
-    app.connect("autodoc-process-signature", _without_never)
+    app.connect("autodoc-process-signature", _readable)
+    app.connect("autodoc-skip-member", _without_internals)

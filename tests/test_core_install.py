@@ -81,3 +81,21 @@ def test_commands_without_their_extra_name_it_and_the_others_answer(core):
             assert done.returncode in (1, 2), command
             assert f"muonlab[{extra}]" in done.stdout + done.stderr, (command, done.stderr)
             assert "Traceback" not in done.stderr, command
+
+
+IMPORT_TIMES = """
+import time
+before = time.process_time()
+import torch
+between = time.process_time()
+from muonlab import Muon
+print((time.process_time() - between) / (between - before))
+"""
+
+
+@pytest.mark.slow
+def test_importing_muon_adds_at_most_15_percent_to_the_import_of_torch():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", IMPORT_TIMES]
+    done = [subprocess.run(command, capture_output=True, text=True, check=True, env=environment) for _ in range(4)]
+    assert min(float(one.stdout) for one in done[1:]) <= 0.15  # the first one may write bytecode

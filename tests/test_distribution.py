@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -10,6 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
+
+import muonlab
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -86,6 +90,11 @@ def test_wheel_and_source_have_templates_and_types_and_the_wheel_no_tests(tmp_pa
     assert shipped <= set(inside)
     assert {"muonlab/py.typed", "muonlab/report/templates/study.html"} <= shipped
     assert all(name.startswith(("muonlab/", "muonlab-")) for name in inside)
+    (metadata,) = (name for name in inside if name.endswith(".dist-info/METADATA"))
+    described = Metadata.from_email(zipfile.ZipFile(wheel).read(metadata), validate=True)  # as an index checks it
+    assert (str(described.version), described.description_content_type) == (muonlab.__version__, "text/markdown")
+    assert "MuonWithAux" in described.description
+    assert re.findall(r"\]\((?!https?:|#).*?\)", described.description) == [], "links that lead nowhere on an index"
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "pyproject.toml", "src/muonlab/py.typed", "docs/guides/muon.md", "tests/conftest.py"} <= names

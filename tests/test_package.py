@@ -88,8 +88,13 @@ def test_the_error_for_an_unknown_name_lists_the_public_names():
         _ = muonlab.adam
 
 
-def test_the_version_has_three_numbers():
-    assert [part.isdigit() for part in muonlab.__version__.split(".")] == [True, True, True]
+def test_the_changelog_and_the_citation_name_the_version_and_its_date():
+    root = Path(__file__).parents[1]
+    found = re.search(r"^## (\d+\.\d+\.\d+) – (\d{4}-\d\d-\d\d)$", (root / "CHANGELOG.md").read_text(), flags=re.M)
+    assert found
+    version, date = found.groups()
+    assert version == muonlab.__version__
+    assert f"\nversion: {version}\ndate-released: {date}\n" in (root / "CITATION.cff").read_text()
 
 
 def test_the_module_passes_its_exit_code_on():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from muonlab.orthogonalize.iteration import newton_schulz as newton_schulz
     from muonlab.orthogonalize.polar_factor import polar as polar
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Muon": "muonlab.optim",

@@ -3,8 +3,11 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tomllib
 from collections import Counter
 from pathlib import Path
+
+from muonlab.lab.studies import studies
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,6 +137,18 @@ def test_the_grids_of_learning_rates_are_the_committed_result_and_say_what_the_p
         if task["task"] == "digits-mlp":
             assert all(same[aux, aux] > adamw[aux, aux] for aux in (0.001, 0.003))
             assert same[0.01, 0.01] < adamw[0.01, 0.01]
+
+
+def test_the_minutes_of_the_studies_are_those_of_the_queue():
+    runs = tomllib.loads((ROOT / "results/queue.toml").read_text())["run"]
+    minutes = {(run["study"], run["profile"]): run["cell_minutes"] for run in runs}
+    rows = rows_between(ROOT / "docs/guides/studies.md", "minutes")
+    assert [row[0].strip("`") for row in rows] == list(studies())
+    for (name, cell, total), study in zip(rows, studies().values(), strict=True):
+        profile = "paper" if "paper" in cell else "small"
+        assert float(cell.split()[0]) == minutes[study.name, profile], name
+        expected = minutes[study.name, profile] * len(study.cells(profile))
+        assert abs(float(total.split()[0]) - expected) <= 0.5, name
 
 
 def test_costs_in_the_guides_are_the_committed_results():

@@ -155,6 +155,14 @@ def test_pages_show_formulas_without_an_error_or_a_request_to_anywhere_else(wind
 
 
 @pytest.mark.slow
+@pytest.mark.docs(*PACKAGES)
+def test_the_reference_shows_no_addresses_and_no_field_without_its_own_words(site):
+    for page in (site / "reference").glob("*.html"):
+        for wrong in ("&lt;function", " object at ", " object&gt;", "Alias for field", ">Type<", "~typing"):
+            assert wrong not in page.read_text(encoding="utf-8"), f"{page.name}: {wrong}"
+
+
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.docs(*PACKAGES)
 def test_the_pages_of_all_committed_runs_are_on_the_site_and_linked(window, address):

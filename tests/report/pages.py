@@ -189,7 +189,7 @@ def page(**changes: object) -> Page:
         ),
         environment=(
             Fact("Machine", "2 cores, AMD EPYC, no GPU"),
-            Fact("Versions", "muonlab 0.1.0, torch 2.13.0+cpu, numpy 2.4.6, Python 3.11.7"),
+            Fact("Versions", "muonlab 0.2.0, torch 2.13.0+cpu, numpy 2.4.6, Python 3.11.7"),
         ),
         findings=findings(),
         sections=(

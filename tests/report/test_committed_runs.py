@@ -81,9 +81,14 @@ def test_their_pages_are_made_again_with_the_same_numbers(committed, tmp_path):
         (again / path).unlink()
     assert write_report(again)["problems"] == []
     for path in made:
-        assert (again / path).read_bytes() == (committed / path).read_bytes(), path
+        assert _without_version(again / path) == _without_version(committed / path), path
     tables = {path.relative_to(again) for path in again.glob("*/report/tables/*.md")}
     assert tables == {path for path in made if path.suffix == ".md"}
+
+
+def _without_version(path):
+    """Return the text of a file without the version of muonlab, which may be newer than that which wrote the page."""
+    return re.sub(r'"muonlab": "[\d.]+"', "", path.read_text())
 
 
 def _is_made(path):

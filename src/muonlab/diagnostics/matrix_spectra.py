@@ -47,7 +47,7 @@ class Spectrum:
 
     @cached_property
     def support(self) -> Array:
-        """The values above the tolerance: those of the range of the matrix (Kim & Oh 2026, Remark 2)."""
+        """The values above the tolerance, those of the range of the matrix (Kim & Oh 2026, Remark 2)."""
         return self.values[self.values > self.tolerance]
 
     @property
@@ -78,7 +78,7 @@ class Spectrum:
 
     @property
     def effective_rank(self) -> float:
-        """``exp`` of the entropy of ``σ/Σσ``: an effective number of directions, from 1 to the rank."""
+        """``exp`` of the entropy of ``σ/Σσ``, an effective number of directions, from 1 to the rank."""
         if not self.rank:
             return 0.0
         share = self.support / np.sum(self.support)

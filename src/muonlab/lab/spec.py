@@ -146,7 +146,7 @@ class Spec(Settings):
 
     @property
     def recorded(self) -> bool:
-        """Whether certificates are recorded: for Newton-Schulz and exact polar steps, not for other optimizers."""
+        """Whether certificates are recorded, as for Newton-Schulz and exact polar steps; not for other optimizers."""
         orthogonalizes = (
             self.optimizer.is_muon if isinstance(self.optimizer, OwnOptimizer) else self.optimizer != "sgdm"
         )

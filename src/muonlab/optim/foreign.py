@@ -1,4 +1,4 @@
-"""State dictionaries and options of other Muon packages, converted to those of :class:`muonlab.Muon`."""
+"""State dictionaries and options of other Muon packages, converted to those of Muon."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ class Schedule:
 
     @cached_property
     def slope(self) -> Fraction:
-        """Exact slope of ``F_q`` at zero, ``Π_j p_j(0)``: how much a tiny singular value grows."""
+        """Exact slope of ``F_q`` at zero, ``Π_j p_j(0)``, by which a tiny singular value grows."""
         return math.prod((p.exact[0] for p in self.polynomials), start=Fraction(1))
 
     @overload

@@ -14,7 +14,7 @@ CONSTANTS: tuple[Constants, ...] = ("paper", "sharp")
 
 
 class Tuned(NamedTuple):
-    """Step size and momentum that a theorem chooses."""
+    """Step size ``eta`` and momentum ``beta`` that a theorem chooses."""
 
     eta: float
     beta: float

@@ -100,7 +100,7 @@ class Certificate:
 
     @property
     def factor(self) -> float:
-        """Factor on the convergence bound of the exact polar factor: ``1/alignment``, infinite for 0 or less."""
+        """``1/alignment``, the factor on the convergence bound of the exact polar factor; infinite for 0 or less."""
         return 1 / self.alignment if self.alignment > 0 else math.inf
 
     @property
@@ -112,7 +112,7 @@ class Certificate:
 
     @property
     def theorem(self) -> str:
-        """The strongest statement that holds: "Theorem 4" for the exact polar factor, else the alignment theorem."""
+        """The strongest statement that holds, "Theorem 4" for the exact polar factor, else the alignment theorem."""
         held = [v.statement for v in self.verdicts if v.status == "holds" and self.status == "holds"]
         return next((s for s in (text.THEOREM_4, text.ALIGNMENT_THEOREM) if s in held), "none")
 

@@ -79,12 +79,12 @@ class NetworkCertificate:
 
     @property
     def factor(self) -> float:
-        """Factor on the convergence bound of exact orthogonalization: ``1/alignment``, infinite for 0 or less."""
+        """``1/alignment``, the factor on the convergence bound of exact orthogonalization; infinite for 0 or less."""
         return 1 / self.alignment if self.alignment > 0 else math.inf
 
     @property
     def reduced_descent(self) -> float:
-        """Descent that weight decay leaves, ``ρ - λ‖W‖``: the ρ of Theorem B (docs/theory/theorem-b.md).
+        """Descent that weight decay leaves, ``ρ - λ‖W‖``, the ρ of Theorem B (docs/theory/theorem-b.md).
 
         Where it is not positive, only the Frank-Wolfe gap is bounded.
         """
