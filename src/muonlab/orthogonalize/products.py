@@ -11,6 +11,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from muonlab.orthogonalize.crossover import kernels_for, multiplies
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.theory.cost import block_size
 
@@ -41,6 +42,8 @@ def plain_product(ndim: int) -> Product:
 
 def symmetric_product(R: Tensor) -> Product:
     """Return the product ``A B`` to use for matrices of R's shape where B and the result are symmetric."""
+    if multiplies(*kernels_for(R.device), R):
+        return kernel_product
     return mirrored_product if _splits(R.shape[-1], R.shape[-1], R) else plain_product(R.ndim)
 
 
@@ -53,6 +56,9 @@ def multiply(A: Tensor, B: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor
 
 def gram(X: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor:
     """Set ``out ← scale·X Xᵀ``, long rows piece by piece: one float32 sum over a million columns loses digits."""
+    if multiplies(*kernels_for(X.device), X):
+        factor = scale if isinstance(scale, Tensor) else None
+        return _kernel(X, X.mT, scale=factor, alpha=1.0 if isinstance(scale, Tensor) else scale, out=out)
     if X.shape[-1] > 2 * _PIECE:
         part = torch.empty_like(out)
         out.zero_()
@@ -75,6 +81,24 @@ def mirrored_product(
 ) -> Tensor:
     """Set ``out ← alpha·A B + beta·add`` for symmetric B, where the result is known to be symmetric."""
     return _mirrored(add, A, B.mT, beta=beta, alpha=alpha, out=out)  # rows of B lie together in memory, columns do not
+
+
+def kernel_product(add: Tensor, A: Tensor, B: Tensor, *, beta: float = 1.0, alpha: float = 1.0, out: Tensor) -> Tensor:
+    """Set ``out ← alpha·A B + beta·add`` like :func:`mirrored_product`, in the kernel for GPUs."""
+    return _kernel(A, B.mT, add=add if beta else None, beta=beta, alpha=alpha, out=out)
+
+
+def _kernel(
+    A: Tensor, B: Tensor, *, add: Tensor | None = None, scale: Tensor | None = None, beta: float = 0.0, alpha: float,
+    out: Tensor,
+) -> Tensor:  # fmt: skip
+    from muonlab.orthogonalize.kernels.operators import symmetric_matmul  # imports Triton
+
+    if scale is not None:
+        scale = scale.float().flatten()
+    ieee = A.dtype != torch.float32 or torch.get_float32_matmul_precision() == "highest"
+    precision = "ieee" if ieee else "tf32"
+    return symmetric_matmul(A, B, add=add, scale=scale, alpha=alpha, beta=beta, precision=precision, out=out)
 
 
 def _mirrored(add: Tensor, A: Tensor, B: Tensor, *, beta: float = 1.0, alpha: float = 1.0, out: Tensor) -> Tensor:
