@@ -2,7 +2,8 @@
 
 Nothing is run, so this says nothing about speed. Needs Triton, whose wheel has the assemblers.
 
-    python benchmarks/kernels.py > results/kernels.json    # a minute
+    python benchmarks/kernels.py > results/kernels.json            # a minute
+    python benchmarks/kernels.py --table results/kernels.json      # the table of docs/guides/gpus.md
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,24 +100,47 @@ def cases(dtype: torch.dtype, target: GPUTarget) -> Iterator[tuple[str, Any, dic
         ("scaled X Xᵀ", (X, X.mT, None, torch.empty(2, device="meta"), R)),
     ):
         _, named = symmetric_kernel.arguments(*operands, 1.0, 0.5, "ieee", tile)
-        yield name, symmetric_kernel.symmetric_kernel, named | {"WIDEN": False}, symmetric_kernel.options(tile)
+        yield name, symmetric_kernel.multiply_tile, named | {"WIDEN": False}, symmetric_kernel.options(tile)
     norms = torch.empty(2, 1024, 2, device="meta")
     _, measuring, scaling = prescale_kernel.arguments(X, norms, torch.empty_like(X), paper=False)
     yield "norms of parts", prescale_kernel.measure_kernel, measuring, prescale_kernel.OPTIONS
     yield "scale and cast", prescale_kernel.scale_kernel, scaling, prescale_kernel.OPTIONS
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the rows of three kernels as Markdown."""
+    lines = [
+        "| GPU | kernel | dtype | registers | bytes spilled | shared memory | tensor instructions |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    shown = (("X Xᵀ", "float16"), ("α A B + β C", "float16"), ("α A B + β C", "float32"))
+    for row in rows:
+        if (row["kernel"], row["dtype"]) in shown:
+            count = ", ".join(f"{number} {name}" for name, number in row["instructions"].items()) or "–"
+            kilobytes = -(-row["shared_bytes"] // 1024)
+            lines.append(
+                f"| {row['target']} | {row['kernel']} | {row['dtype']} | {row['registers']} | {row['spills']} | "
+                f"{kilobytes} KB | {count} |"
+            )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="bfloat16 alone, the first and the third kernel")
-    quick = parser.parse_args().quick
+    parser.add_argument("--table", metavar="FILE", type=Path, help="print a result as a table instead")
+    options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.table.read_text(encoding="utf-8"))["rows"]))
+        return
+    quick = options.quick
     rows = []
     for dtype in (torch.bfloat16,) if quick else (torch.float16, torch.bfloat16, torch.float32):
         for target_name, target in TARGETS.items():
-            for name, kernel, named, options in cases(dtype, target):
+            for name, kernel, named, compiling in cases(dtype, target):
                 if quick and name not in ("X Xᵀ", "α A B + β C"):
                     continue
-                found = compiled(kernel, named, target, options)
+                found = compiled(kernel, named, target, compiling)
                 rows.append(
                     {"kernel": name, "dtype": str(dtype).removeprefix("torch."), "target": target_name, **found}
                 )

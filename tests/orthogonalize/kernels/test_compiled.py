@@ -101,7 +101,7 @@ def test_operands_are_widened_in_the_interpreter_alone():
     tile = symmetric_kernel.Tile(64, 32, warps=4, stages=2)
     _, named = symmetric_kernel.arguments(X, X.mT, None, None, X, 1.0, 0.0, "ieee", tile)
     for widen, dtype in ((named["WIDEN"], "bf16"), (True, "f32")):
-        source = benchmark.source(symmetric_kernel.symmetric_kernel, named | {"WIDEN": widen})
+        source = benchmark.source(symmetric_kernel.multiply_tile, named | {"WIDEN": widen})
         options = symmetric_kernel.options(tile)
         text = triton.compile(source, target=benchmark.TARGETS["sm_80"], options=options).asm["ttir"]
         assert re.search(rf"tt\.dot .*tensor<64x32x{dtype}>", text), dtype

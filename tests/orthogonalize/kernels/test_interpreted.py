@@ -48,7 +48,7 @@ def test_wrong_kernels_fail_the_same_checks(found):
     faults = dict(found["faults"])
     assert not faults.pop("symmetric: none")
     assert not faults.pop("prescale: none")
-    assert len(faults) == 18
+    assert len(faults) == 19
     assert [name for name, noticed in faults.items() if not noticed] == []
 
 

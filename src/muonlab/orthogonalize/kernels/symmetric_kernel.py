@@ -78,7 +78,7 @@ def tile_of(index, tiles, BAND: tl.constexpr):
 
 
 @triton.jit
-def symmetric_kernel(
+def multiply_tile(
     A, B, add, scale, out, m, k, alpha, beta, tiles,
     A_batch, A_row, A_column, B_batch, B_row, B_column,
     add_batch, add_row, add_column, out_batch, out_row, out_column, scale_batch,
@@ -134,7 +134,7 @@ def arguments(
     A: Tensor, B: Tensor, add: Tensor | None, scale: Tensor | None, out: Tensor, alpha: float, beta: float,
     precision: str, tile: Tile,
 ) -> tuple[int, dict[str, Any]]:  # fmt: skip
-    """Return the number of programs and the arguments of :func:`symmetric_kernel`, by name."""
+    """Return the number of programs and the arguments of :func:`multiply_tile`, by name."""
     batches, m, k = (1, *A.shape) if A.ndim == 2 else A.shape
     tiles = -(-m // tile.size)
     strides: dict[str, int] = {}
@@ -164,4 +164,4 @@ def launch(
     gpu = gpu_of(A.device) if A.is_cuda else Gpu("cuda", (8, 0))  # the interpreter runs on a CPU
     tile = tile_for(gpu, A.element_size())
     programs, named = arguments(A, B, add, scale, out, alpha, beta, precision, tile)
-    symmetric_kernel[(programs,)](**named, **options(tile))
+    multiply_tile[(programs,)](**named, **options(tile))
