@@ -107,6 +107,46 @@ def test_operands_are_widened_in_the_interpreter_alone():
         assert re.search(rf"tt\.dot .*tensor<64x32x{dtype}>", text), dtype
 
 
+class ImaginedDriver:
+    """A driver of Triton with a device that is not there."""
+
+    def __init__(self, target):
+        self.get_current_target = lambda: target
+        self.get_current_device = lambda: 0
+        self.get_current_stream = lambda _: 0
+
+
+@pytest.mark.slow
+@pytest.mark.kernels("triton")
+def test_the_launches_compile_what_the_benchmark_compiles(monkeypatch):
+    import triton
+
+    from muonlab.orthogonalize.kernels import prescale_kernel, symmetric_kernel
+
+    benchmark, launched = benchmark_module(), []
+
+    def compile_only(kernel):
+        run = kernel.run
+        monkeypatch.setattr(
+            kernel, "run", lambda *a, warmup, **named: launched.append(run(*a, warmup=not warmup, **named))
+        )
+
+    target = benchmark.TARGETS["sm_80"]
+    compiled = [
+        triton.compile(benchmark.source(kernel, named), target=target, options=options).asm["ptx"]
+        for name, kernel, named, options in benchmark.cases(torch.bfloat16, target)
+        if name in ("α A B + β C", "norms of parts", "scale and cast")
+    ]
+    for kernel in (symmetric_kernel.multiply_tile, prescale_kernel.measure_kernel, prescale_kernel.scale_kernel):
+        compile_only(kernel)
+    X = torch.empty(2, 4096, 16384, dtype=torch.bfloat16, device="meta")
+    R = torch.empty(2, 4096, 4096, dtype=torch.bfloat16, device="meta")
+    monkeypatch.setattr(triton.runtime.driver, "_active", ImaginedDriver(target))
+    symmetric_kernel.launch(R, R.mT, R, None, R, 1.0, 0.5, "ieee")
+    prescale_kernel.launch(X, False, torch.empty_like(X))
+    assert [kernel.asm["ptx"] for kernel in launched] == compiled
+
+
 def benchmark_module():
     spec = importlib.util.spec_from_file_location("kernels_benchmark", ROOT / "benchmarks" / "kernels.py")
     module = importlib.util.module_from_spec(spec)
