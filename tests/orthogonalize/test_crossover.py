@@ -135,16 +135,34 @@ def test_an_orthogonalization_on_an_imagined_gpu_issues_the_kernels_that_the_tab
         assert not any(name.startswith("aten::frexp") for name in counts), (shape, mode)
 
 
-def issued(shape, schedule):
-    """Return the names of all operations of an orthogonalization of float32 matrices in float16 on a GPU."""
-    names = []
+@pytest.mark.slow
+@pytest.mark.kernels("triton")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_long_rows_are_summed_in_pieces_unless_the_kernel_sums_half_precision(monkeypatch):
+    monkeypatch.setattr(products, "kernels_for", lambda _: (H100, "always"))
+    for dtype, pieces in ((torch.float16, 1), (torch.float32, 3)):
+        names = []
+        with FakeTensorMode(), counting(names):
+            X = torch.empty(64, 20_000, dtype=dtype, device="cuda")
+            products.gram(X, out=torch.empty(64, 64, dtype=dtype, device="cuda"))
+        assert names.count("muonlab::symmetric_matmul") == pieces
+
+
+def counting(names):
+    """Return a mode that appends the name of every operation."""
 
     class Counting(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             names.append(function.name())
             return function(*args, **(kwargs or {}))
 
-    with FakeTensorMode(), Counting():
+    return Counting()
+
+
+def issued(shape, schedule):
+    """Return the names of all operations of an orthogonalization of float32 matrices in float16 on a GPU."""
+    names = []
+    with FakeTensorMode(), counting(names):
         M = torch.empty(shape, device="cuda")
         out = torch.empty(shape, dtype=torch.float16, device="cuda")
         segments = plan_segments(schedule, *sorted(shape[1:]), torch.float16, "auto")

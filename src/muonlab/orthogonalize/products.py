@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from muonlab.orthogonalize.crossover import kernels_for, multiplies
+from muonlab.orthogonalize.matrices import HALF
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.theory.cost import block_size
 
@@ -56,15 +57,16 @@ def multiply(A: Tensor, B: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor
 
 def gram(X: Tensor, *, scale: Scale = 1.0, out: Tensor) -> Tensor:
     """Set ``out ← scale·X Xᵀ``, long rows piece by piece: one float32 sum over a million columns loses digits."""
-    if multiplies(*kernels_for(X.device), X):
-        factor = scale if isinstance(scale, Tensor) else None
-        return _kernel(X, X.mT, scale=factor, alpha=1.0 if isinstance(scale, Tensor) else scale, out=out)
-    if X.shape[-1] > 2 * _PIECE:
+    in_kernel = multiplies(*kernels_for(X.device), X)
+    if X.shape[-1] > 2 * _PIECE and not (in_kernel and X.dtype in HALF):  # the kernel sums half precision in float32
         part = torch.empty_like(out)
         out.zero_()
         for piece in torch.split(X, _PIECE, dim=-1):
             out.add_(gram(piece, out=part))
         return out.mul_(scale)
+    if in_kernel:
+        factor = scale if isinstance(scale, Tensor) else None
+        return _kernel(X, X.mT, scale=factor, alpha=1.0 if isinstance(scale, Tensor) else scale, out=out)
     if not _splits(X.shape[-2], X.shape[-1], X):
         return multiply(X, X.mT, scale=scale, out=out)
     if isinstance(scale, Tensor):
