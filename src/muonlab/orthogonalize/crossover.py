@@ -80,7 +80,7 @@ def multiplies(gpu: Gpu | None, mode: Mode, A: Tensor) -> bool:
 
 
 def scales(gpu: Gpu | None, mode: Mode, M: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether the prescale of ``M`` to a compute dtype runs in the kernels: two launches instead of 26."""
+    """Return whether the prescale of ``M`` to a compute dtype runs in the kernels, in two launches."""
     if gpu is None or mode == "never" or gpu.capability[0] < _LEAST_CAPABILITY:
         return False
     return M.dtype in _DTYPES and dtype in _DTYPES and M.ndim <= 3
