@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 PEERS := $(VENV)/.peers
 TRAINERS := $(VENV)/.trainers
 DOCS := $(VENV)/.docs
+GPU := $(VENV)/.gpu
 SITE := build/site
 STEP_OPTIONS ?= # --slow-peers adds packages that force bfloat16: minutes
 WORKERS ?= 2
@@ -42,7 +43,7 @@ paper:  # needs the Debian packages texlive-latex-recommended, texlive-fonts-rec
 	cd docs/paper && for pass in 1 2; do pdflatex -interaction=batchmode -halt-on-error -jobname=muonlab main.tex || exit; done
 	rm docs/paper/muonlab.aux docs/paper/muonlab.log docs/paper/muonlab.out
 
-soak: $(READY) $(TRAINERS) $(DOCS)
+soak: $(READY) $(TRAINERS) $(DOCS) $(GPU)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m slow
 
 runs:
@@ -78,3 +79,7 @@ $(TRAINERS): requirements-trainers.txt $(READY)
 $(DOCS): requirements-docs.txt $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-docs.txt
 	touch $(DOCS)
+
+$(GPU): requirements-gpu.txt $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-gpu.txt
+	touch $(GPU)

@@ -47,9 +47,9 @@ def pytest_runtest_setup(item):
     root = os.environ.get("MUONLAB_DATA", "")
     if data is not None and not (root and (Path(root) / data.args[0]).is_dir()):
         _skip_or_fail("data", f"MUONLAB_DATA names no folder that has {data.args[0]}/")
-    for kind in ("trainers", "docs"):
-        marker = item.get_closest_marker(kind)
-        missing = [name for name in (marker.args if marker is not None else ()) if find_spec(name) is None]
+    for kind, name in (("trainers", "trainers"), ("docs", "docs"), ("gpu", "kernels")):
+        marker = item.get_closest_marker(name)
+        missing = [package for package in (marker.args if marker is not None else ()) if find_spec(package) is None]
         if missing:
             _skip_or_fail(kind, f"not installed: {', '.join(missing)} (pip install -r requirements-{kind}.txt)")
 

@@ -90,6 +90,7 @@ MATRIX = ("tests/diagnostics/certificates/test_matrix_certification.py", "-k", "
 NETWORK = ("tests/diagnostics/certificates/test_network_certificate.py",)
 GUARANTEE = ("tests/diagnostics/planning/test_autosteps.py", "-k", "guarantee")
 PRESCALES = ("tests/paper/test_definition_4.py", "tests/paper/test_remark_1.py")
+CROSSOVER = ("tests/orthogonalize/test_crossover.py", "-k", "large or always or environment or prescale")
 
 MUTANTS = (
     # ---------------------------------------------------------------------------------------------------- polynomials
@@ -204,6 +205,16 @@ MUTANTS = (
     ),
     # -------------------------------------------------------------------------------------------------- orthogonalize
     Mutant("orthogonalize", "orthogonalize/iteration.py", "R.mul_(d**2)", "R.mul_(d)", STEPS),
+    Mutant("orthogonalize", "orthogonalize/crossover.py", "m >= rows and", "m > rows and", CROSSOVER),
+    Mutant("orthogonalize", "orthogonalize/crossover.py", "(1024, 4)", "(1024, 3)", CROSSOVER),
+    Mutant("orthogonalize", "orthogonalize/crossover.py", "*A.stride(), A.storage_offset()", "*A.stride()", CROSSOVER),
+    Mutant(
+        "orthogonalize",
+        "orthogonalize/crossover.py",
+        '"MUONLAB_KERNELS", "auto"',
+        '"MUONLAB_KERNELS", "never"',
+        CROSSOVER,
+    ),
     Mutant(
         "orthogonalize",
         "orthogonalize/iteration.py",

@@ -36,10 +36,10 @@ def test_missing_data_skip_a_test_and_fail_it_where_they_are_required(monkeypatc
 
 
 def test_missing_packages_skip_a_test_and_fail_it_where_they_are_required(monkeypatch):
-    for kind in ("trainers", "docs"):
+    for kind, marker in (("trainers", "trainers"), ("docs", "docs"), ("gpu", "kernels")):
         reason = rf"not installed: no_such_package \(pip install -r requirements-{kind}.txt\)"
         for required, outcome in (("", pytest.skip.Exception), (f"data,{kind}", pytest.fail.Exception)):
             monkeypatch.setenv("MUONLAB_REQUIRE", required)
             with pytest.raises(outcome, match=reason):
-                pytest_runtest_setup(item(kind, "torch", "no_such_package"))
-            pytest_runtest_setup(item(kind, "torch"))
+                pytest_runtest_setup(item(marker, "torch", "no_such_package"))
+            pytest_runtest_setup(item(marker, "torch"))

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from muonlab.orthogonalize.crossover import kernels_for, multiplies_alone
+
 TF32_ROUNDOFF = 2.0**-11
 """Unit roundoff of TF32, which keeps 10 bits after the leading one; tensor cores have it from capability 8.0."""
 
@@ -31,16 +33,20 @@ CPU_COSTS = (0.75, 1.0)
 LIBRARY_COSTS = (1.0, 1.0)
 """cuBLAS and its like compute symmetric products whole."""
 
+KERNEL_COSTS = (0.55, 0.55)
+"""The kernel for GPUs computes the tiles on and below the diagonal; a model, not measured."""
 
-def arithmetic_of(dtype: torch.dtype, device: torch.device | str = "cpu") -> Arithmetic:
-    """Return the arithmetic of products of ``dtype`` on a device.
+
+def arithmetic_of(dtype: torch.dtype, device: torch.device | str = "cpu", m: int = 0) -> Arithmetic:
+    """Return the arithmetic of products of ``dtype`` with an m×m result on a device.
 
     Example:
         >>> arithmetic_of(torch.float32)
         Arithmetic(unit_roundoff=5.960464477539063e-08, symmetric=0.75, commuting=1.0)
     """
     device = torch.device(device)
-    costs = CPU_COSTS if device.type == "cpu" else LIBRARY_COSTS
+    in_kernel = multiplies_alone(*kernels_for(device), dtype, m)
+    costs = CPU_COSTS if device.type == "cpu" else KERNEL_COSTS if in_kernel else LIBRARY_COSTS
     return Arithmetic(product_roundoff(dtype, device), *costs)
 
 

@@ -21,9 +21,9 @@ from muonlab.orthogonalize.prescale import GRAM_PRESCALES, PRESCALES, Prescale, 
 from muonlab.orthogonalize.products import (
     Product,
     add_identity,
+    commuting_product,
     gram,
     multiply,
-    plain_product,
     symmetric_product,
     without_constant,
 )
@@ -109,7 +109,7 @@ def _writer(
 ) -> Write:
     """Return the function that orthogonalizes matrices of M's shape."""
     rows, columns = M.shape[-2:]
-    shape, products = (min(rows, columns), max(rows, columns)), arithmetic_of(dtype, M.device)
+    shape, products = (min(rows, columns), max(rows, columns)), arithmetic_of(dtype, M.device, min(rows, columns))
     options = (_known(polynomial), steps, *shape, dtype, products, prescale, method, accuracy)
     try:
         segments = _prepared(*options)
@@ -243,7 +243,8 @@ def segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspac
 
     Each ``P_j = c I + Z_j`` is used as ``c·A + A Z_j``, so that the constant term is never rounded into ``Z_j``. With
     rounding the matrices commute only nearly. ``R²`` and ``P R P`` are symmetric all the same; ``P R`` and ``Q P`` are
-    not, and mirroring them would turn an antisymmetric error, which moves no eigenvalue, into one that does.
+    not, and on a CPU they are computed whole: mirroring would turn an antisymmetric error, which moves no eigenvalue,
+    into one that does.
 
     Args:
         segment: the polynomials p_j, at least one.
@@ -251,13 +252,13 @@ def segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspac
         square: ``R²`` where it is known already; its buffer is used up.
         workspace: pool of buffers.
     """
-    product, whole = symmetric_product(R), plain_product(R.ndim)
+    product, nearly = symmetric_product(R), commuting_product(R)
     Q = workspace.take(R.shape)
     c = _polynomial_of(segment[0], R, square, product, workspace, out=Q)  # Q = Z_0, P_0 = c I + Z_0
     if len(segment) == 1:
         return add_identity(Q, c)  # Q = P_0
     spare = workspace.take(R.shape)
-    whole(R, Q, R, beta=c, out=spare)  # P_0 R_0 = c R_0 + Z_0 R_0
+    nearly(R, Q, R, beta=c, out=spare)  # P_0 R_0 = c R_0 + Z_0 R_0
     product(spare, spare, Q, beta=c, out=R)  # R_1 = P_0 R_0 P_0 = c (P_0 R_0) + (P_0 R_0) Z_0
     add_identity(Q, c)  # Q = P_0
     Z = spare
@@ -265,9 +266,9 @@ def segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspac
         c = _polynomial_of(p, R, None, product, workspace, out=Z)  # P_j = c I + Z_j
         spare = workspace.take(R.shape)
         if left:  # a further step needs R_{j+1}
-            whole(R, Z, R, beta=c, out=spare)  # P_j R_j
+            nearly(R, Z, R, beta=c, out=spare)  # P_j R_j
             product(spare, spare, Z, beta=c, out=R)  # R_{j+1} = P_j R_j P_j
-        whole(Q, Q, Z, beta=c, out=spare)  # Q ← Q P_j = c Q + Q Z_j
+        nearly(Q, Q, Z, beta=c, out=spare)  # Q ← Q P_j = c Q + Q Z_j
         workspace.give(Q)
         Q = spare
     workspace.give(Z)

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from muonlab.orthogonalize.crossover import kernels_for, scales
 from muonlab.orthogonalize.products import symmetric_product
 from muonlab.orthogonalize.workspace import Workspace
 
@@ -64,7 +65,8 @@ def unit_scale(
     it is a buffer that the caller returns to the workspace. Zero stays zero.
     """
     if M.device.type not in ("cpu", "mps") and M.dtype != torch.float64 and prescale != "none":
-        return _normalized(M, prescale, workspace), 1.0
+        in_kernel = scales(*kernels_for(M.device), M, dtype)
+        return (_scaled_by_kernel if in_kernel else _normalized)(M, prescale, workspace), 1.0
     if dtype not in _WIDE:  # unscaled products would overflow in half precision
         return _scaled_half(M, prescale, workspace), 1.0
     if M.dtype == torch.float64 and dtype != M.dtype:  # its range may not fit
@@ -126,6 +128,17 @@ def _dense(M: Tensor, dtype: torch.dtype, workspace: Workspace) -> Tensor:
     if M.stride(-2) == 1 and M.mT.is_contiguous():  # keep the layout, so that the copy rounds like the original
         return workspace.take(M.mT.shape).mT.copy_(M)
     return workspace.take(M.shape).copy_(M)
+
+
+def _scaled_by_kernel(M: Tensor, prescale: Prescale, workspace: Workspace) -> Tensor:
+    from muonlab.orthogonalize.kernels.operators import norms_shape, scale_to_unit_norm  # imports Triton
+
+    X = workspace.take(M.mT.shape).mT if M.stride(-1) != 1 else workspace.take(M.shape)  # the order of M in memory
+    numbers = workspace.of_dtype(torch.float32)
+    norms = numbers.take(norms_shape(M.shape))
+    scale_to_unit_norm(M, paper=prescale == "paper", norms=norms, out=X)
+    numbers.give(norms)
+    return X
 
 
 def _scaled_half(M: Tensor, prescale: Prescale, workspace: Workspace) -> Tensor:

@@ -11,6 +11,9 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from muonlab.orthogonalize.arithmetic import TF32_ROUNDOFF, product_roundoff
+from muonlab.orthogonalize.crossover import kernels_for, multiplies
+from muonlab.orthogonalize.matrices import HALF
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.theory.cost import block_size
 
@@ -41,7 +44,18 @@ def plain_product(ndim: int) -> Product:
 
 def symmetric_product(R: Tensor) -> Product:
     """Return the product ``A B`` to use for matrices of R's shape where B and the result are symmetric."""
+    if multiplies(*kernels_for(R.device), R):
+        return kernel_product
     return mirrored_product if _splits(R.shape[-1], R.shape[-1], R) else plain_product(R.ndim)
+
+
+def commuting_product(R: Tensor) -> Product:
+    """Return the product ``A B`` to use where A and B commute but for rounding, so that the result is nearly symmetric.
+
+    The kernel mirrors it too: with some products mirrored and others whole, errors are larger than with all of either
+    kind (docs/adr/0024).
+    """
+    return kernel_product if multiplies(*kernels_for(R.device), R) else plain_product(R.ndim)
 
 
 def multiply(A: Tensor, B: Tensor, *, scale: Factor = 1.0, out: Tensor) -> Tensor:
@@ -53,7 +67,8 @@ def multiply(A: Tensor, B: Tensor, *, scale: Factor = 1.0, out: Tensor) -> Tenso
 
 def gram(X: Tensor, *, scale: Factor = 1.0, out: Tensor) -> Tensor:
     """Set ``out ← scale·X Xᵀ``, long rows piece by piece: one float32 sum over a million columns loses digits."""
-    if X.shape[-1] > 2 * _PIECE:
+    in_kernel = multiplies(*kernels_for(X.device), X)
+    if X.shape[-1] > 2 * _PIECE and not (in_kernel and X.dtype in HALF):  # the kernel sums half precision in float32
         part = torch.empty_like(out)
         wide = out.dtype if out.dtype == torch.float64 else torch.float32  # half precision would round every sum
         total = out.zero_() if wide == out.dtype else torch.zeros_like(out, dtype=wide)
@@ -61,6 +76,9 @@ def gram(X: Tensor, *, scale: Factor = 1.0, out: Tensor) -> Tensor:
             total.add_(gram(piece, out=part))
         total.mul_(scale)
         return total if total is out else out.copy_(total)
+    if in_kernel:
+        factor = scale if isinstance(scale, Tensor) else None
+        return _kernel(X, X.mT, scale=factor, alpha=1.0 if isinstance(scale, Tensor) else scale, out=out)
     if not _splits(X.shape[-2], X.shape[-1], X):
         return multiply(X, X.mT, scale=scale, out=out)
     if isinstance(scale, Tensor):
@@ -77,6 +95,24 @@ def mirrored_product(
 ) -> Tensor:
     """Set ``out ← alpha·A B + beta·add`` for symmetric B, where the result is known to be symmetric."""
     return _mirrored(add, A, B.mT, beta=beta, alpha=alpha, out=out)  # rows of B lie together in memory, columns do not
+
+
+def kernel_product(add: Tensor, A: Tensor, B: Tensor, *, beta: float = 1.0, alpha: float = 1.0, out: Tensor) -> Tensor:
+    """Set ``out ← alpha·A B + beta·add`` like :func:`mirrored_product`, in the kernel for GPUs."""
+    return _kernel(A, B.mT, add=add if beta else None, beta=beta, alpha=alpha, out=out)
+
+
+def _kernel(
+    A: Tensor, B: Tensor, *, add: Tensor | None = None, scale: Tensor | None = None, beta: float = 0.0, alpha: float,
+    out: Tensor,
+) -> Tensor:  # fmt: skip
+    from muonlab.orthogonalize.kernels.operators import symmetric_matmul  # imports Triton
+
+    if scale is not None:
+        scale = scale.float().flatten()
+    tf32 = A.dtype == torch.float32 and product_roundoff(A.dtype, A.device) == TF32_ROUNDOFF
+    precision = "tf32" if tf32 else "ieee"
+    return symmetric_matmul(A, B, add=add, scale=scale, alpha=alpha, beta=beta, precision=precision, out=out)
 
 
 def _mirrored(add: Tensor, A: Tensor, B: Tensor, *, beta: float = 1.0, alpha: float = 1.0, out: Tensor) -> Tensor:

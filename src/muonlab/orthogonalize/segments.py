@@ -113,7 +113,7 @@ def plan_segments(
 
     A timing is never used: ranks and resumed runs would diverge.
     """
-    return segments_for(schedule, m, n, arithmetic_of(dtype, device), method, accuracy)
+    return segments_for(schedule, m, n, arithmetic_of(dtype, device, m), method, accuracy)
 
 
 @lru_cache(maxsize=4096)

@@ -43,7 +43,7 @@ def block_cost(orthogonalizer: Plain, matrices: tuple[int, ...], dtype: torch.dt
     value = from_plain(orthogonalizer)
     if isinstance(value, NewtonSchulz):
         dtype = value.dtype_for(torch.empty(0, dtype=dtype, device=device))
-        arithmetic = arithmetic_of(dtype, device)
+        arithmetic = arithmetic_of(dtype, device, m)
         segments = segments_for(value.schedule, m, n, arithmetic, value.method, value.accuracy)
         each = segment_flops(segments, m, n, (arithmetic.symmetric, arithmetic.commuting))
     else:
