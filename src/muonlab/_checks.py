@@ -83,6 +83,14 @@ def non_negative(name: str, value: object) -> float:
     return real(name, value, low=0.0)
 
 
+def boolean(name: str, value: object) -> bool:
+    """Return a bool; raise for any other type, 0 and 1 included."""
+    if not isinstance(value, bool):
+        shown = repr(value)
+        raise TypeError(f"{name} must be True or False, got {shown[:60]} of type {type(value).__name__}: pass a bool")
+    return value
+
+
 def path(name: str, value: object) -> Path:
     """Return ``value`` as a path that a file system can have; a null character is what no name has."""
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):

@@ -43,19 +43,12 @@ def below_one(name: str, value: Any) -> float:
     return _checks.real(name, value, low=0.0, high=1.0, high_open=True)
 
 
-def boolean(name: str, value: Any) -> bool:
-    """Return a bool; raise for any other type, 0 and 1 included."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}: pass a bool")
-    return value
-
-
 COMMON: Mapping[str, Check] = {
     "lr": learning_rate,
     "momentum": below_one,
-    "nesterov": boolean,
+    "nesterov": _checks.boolean,
     "weight_decay": decay,
-    "maximize": boolean,
+    "maximize": _checks.boolean,
     "nonfinite": one_of(("propagate", "raise", "skip")),
 }
 """Options of every optimizer of muonlab."""

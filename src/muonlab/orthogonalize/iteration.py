@@ -76,7 +76,7 @@ def newton_schulz(
         if "unhashable" not in str(error):
             raise
         segments = _prepared.__wrapped__(*options)  # uncached, so that the check of that option raises its message
-    if check_finite:
+    if _checks.boolean("check_finite", check_finite):
         require_finite(M)
 
     def write(A: Tensor, out: Tensor, workspace: Workspace) -> None:
