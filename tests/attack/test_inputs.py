@@ -90,9 +90,9 @@ def test_no_command_line_ends_in_a_traceback_or_without_end(tmp_path, count):
 def is_obscure(error: BaseException) -> bool:
     """Return whether an error about an argument is not of muonlab's own checks.
 
-    XX
-        groups (``torch/optim/optimizer.py``), with a message of at least three words; or that Python raised for the call itself,
-        which names an argument that is missing.
+        Clear is an error of a usual type that a ``raise`` of muonlab raised, or one of torch's own checks of parameter
+    groups (``torch/optim/optimizer.py``), with a message of at least three words; or that Python raised for the call
+    itself, which names an argument that is missing.
     """
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]
