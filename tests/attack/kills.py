@@ -136,11 +136,11 @@ def main(inside: int, timed: int, folder: Path) -> None:
         if kind == "write":
             number = forked(lambda out=out, place=place: trained(out, int(place)))
         else:
-            number = forked(lambda out=out: trained(out, None), place)
-            while number != signal.SIGKILL:  # it was done before
-                place /= 2
+            number, seconds_left = 0, place
+            while number != signal.SIGKILL:  # again, earlier, if the run was done before
                 shutil.rmtree(out, ignore_errors=True)
-                number = forked(lambda out=out: trained(out, None), place)
+                number = forked(lambda out=out: trained(out, None), seconds_left)
+                seconds_left /= 2
         killed[kind] += number == signal.SIGKILL
         forked(lambda out=out: trained(out, None))
         same += bits(out) == expected
