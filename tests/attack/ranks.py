@@ -33,7 +33,7 @@ from tests.lab.runner import test_torchrun
 from tests.lab.tiny import without_clock
 
 PHASES: dict[str, tuple[Any, str]] = {
-    "backward": (torch.Tensor, "backward"),
+    "backward": (torch.autograd, "backward"),
     "collect": (muon_step, "collect"),
     "momentum": (muon_step, "update_momentum"),
     "weights": (muon_step, "update_weights"),

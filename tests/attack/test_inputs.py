@@ -54,7 +54,7 @@ def quick(monkeypatch, tmp_path):
     for name in dir(figures):
         if name.endswith("_figure"):
             monkeypatch.setattr(figures, name, lambda *_, **__: None)
-    monkeypatch.setattr(explorer, "explorer_html", lambda: "muonlab")
+    monkeypatch.setattr(explorer, "explorer_html", lambda: "x = 1  # may replace the study file")
     monkeypatch.setattr("muonlab.orthogonalize.hardware.diagnose", dict)
     monkeypatch.setattr("muonlab.cli.console.doctor", str)
     monkeypatch.setenv("MUONLAB_CACHE", str(tmp_path / "cache"))
