@@ -1,6 +1,6 @@
 """Sixty hostile files, read in this process by the commands that read files; prints what happened as JSON.
 
-python -m tests.attack.hostile FOLDER
+python -m tests.attack.hostile FOLDER EVERY
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def attempt(words: list[str]) -> dict[str, object]:
     }
 
 
-def main_(folder: Path) -> None:
+def main_(folder: Path, every: int) -> None:
     """Make the files, read them, and print the outcome."""
     outside, canary = folder / "outside", folder / "canary"
     for name in dir(figures):
@@ -221,9 +221,13 @@ def main_(folder: Path) -> None:
     start = peak()
     files = list(certified(folder / "certify", canary)), list(run_directories(folder / "runs", outside))
     made = peak()
-    found = [attempt(["certify", str(path), "--weights", "--max-gigabytes", "0.05"]) for path in files[0]]
-    found += [attempt(["report", str(path)]) for path in files[1]]
-    found += [attempt(["data", "prepare", "fineweb", "--data", str(path)]) for path in data_folders(folder / "data")]
+    found = [attempt(["certify", str(path), "--weights", "--max-gigabytes", "0.05"]) for path in files[0][::every]]
+    found += [attempt(["report", str(path)]) for path in files[1][::every]]
+    found += [
+        attempt(["data", "prepare", "fineweb", "--data", str(path)])
+        for path in data_folders(folder / "data")
+        if every == 1
+    ]
     left = sorted(str(path) for path in outside.iterdir())
     print(
         json.dumps(
@@ -233,4 +237,4 @@ def main_(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main_(Path(sys.argv[1]))
+    main_(Path(sys.argv[1]), int(sys.argv[2]))

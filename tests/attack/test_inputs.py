@@ -83,7 +83,7 @@ def test_no_command_line_ends_in_a_traceback_or_without_end(tmp_path, count):
         if "Traceback (most recent call last)" in out.getvalue():
             wrong.append((words, out.getvalue()[-300:]))
     assert wrong == []
-    assert codes == {0, 1, 2}
+    assert {0, 2} <= codes <= {0, 1, 2}
     assert sorted(os.listdir("/dev")) == before
 
 
