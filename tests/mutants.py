@@ -355,6 +355,11 @@ MUTANTS = (
         ("tests/diagnostics/recording/test_recorder.py", "-k", "from_the_start"),
     ),
     Mutant("lab", "lab/runner/timing.py", "> QUIET:", ">= 2 * QUIET:", ("tests/lab/runner/test_timing.py",)),
+    Mutant("lab", "_files.py", "if size > at_most", "if size > 2**50", ("tests/test_files.py",)),
+    Mutant("lab", "_files.py", "range(DEEPEST_JSON + 1)", "range(DEEPEST_JSON + 500)", ("tests/test_files.py",)),
+    Mutant(
+        "lab", "lab/files/forms.py", "return names or _first(", "return _first(", ("tests/lab/files/test_forms.py",)
+    ),
     Mutant(
         "lab", "lab/own/source.py", "for used in sorted(", "for used in sorted([]) and (", (OWN, "-k", "edited_code")
     ),

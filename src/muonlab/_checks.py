@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Collection
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -13,6 +15,8 @@ LARGEST = 10**300
 """Largest accepted integer; a float cannot hold much larger ones."""
 LARGEST_DEGREE = 300
 """Largest degree κ of a polynomial: its exact coefficients take a quarter of a second."""
+LARGEST_RATE = 1e30
+"""Largest learning rate and factor of weight decay: above, an update overflows float32."""
 LARGEST_STEPS = 1000
 """Most steps of a schedule."""
 LARGEST_MATRIX = 2**32
@@ -77,6 +81,23 @@ def positive(name: str, value: object) -> float:
 def non_negative(name: str, value: object) -> float:
     """Return ``value`` as a finite float that is zero or more."""
     return real(name, value, low=0.0)
+
+
+def boolean(name: str, value: object) -> bool:
+    """Return a bool; raise for any other type, 0 and 1 included."""
+    if not isinstance(value, bool):
+        shown = repr(value)
+        raise TypeError(f"{name} must be True or False, got {shown[:60]} of type {type(value).__name__}: pass a bool")
+    return value
+
+
+def path(name: str, value: object) -> Path:
+    """Return ``value`` as a path that a file system can have; a null character is what no name has."""
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        raise TypeError(f"{name} must be a path, got {value!r} of type {type(value).__name__}: pass a string or a Path")
+    if "\0" in os.fspath(value):
+        raise ValueError(f"{name} must be a path, got {os.fspath(value)!r} with a null character: leave it out")
+    return Path(value)
 
 
 def one_of(name: str, value: T, options: Collection[T]) -> T:

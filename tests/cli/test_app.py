@@ -9,9 +9,11 @@ import sys
 import pytest
 
 import muonlab
+from muonlab import lab
 from muonlab.cli.app import main
 from muonlab.cli.console import doctor, table
 from muonlab.polynomials import PRESETS
+from muonlab.report.explore.explorer import explore
 from muonlab.theory import summary
 
 
@@ -243,3 +245,18 @@ def test_characters_that_the_terminal_cannot_show_are_escaped(monkeypatch):
     monkeypatch.setattr("muonlab.cli.console.rates", lambda _: "\udcff λ")
     assert main(["rates"]) == 0
     assert shown.buffer.getvalue() == b"\\udcff \\u03bb\n"
+
+
+def test_a_null_character_in_an_argument_is_refused_in_one_line(capsys, tmp_path):
+    for words in (("run", "quickstart", "--out"), ("explore", "--out"), ("report",), ("certify",), ("queue",)):
+        assert main([*words, f"{tmp_path}/a\0b"]) == 2
+        assert "an argument must have no null character, got" in capsys.readouterr().err
+    for use in (lambda: lab.load_results("a\0b"), lambda: lab.run("quickstart", out="a\0b"), lambda: explore("a\0b")):
+        with pytest.raises(ValueError, match=r"must be a path, got 'a\\x00b' with a null character: leave it out"):
+            use()
+
+
+def test_a_rate_that_overflows_is_refused_before_a_cell_is_run(capsys, tmp_path):
+    assert main(["run", "quickstart", "--out", str(tmp_path / "run"), "--set", "lr=1e300"]) == 2
+    assert "lr must be a finite number in (0, 1e+30], got 1e+300" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -113,3 +113,18 @@ def test_the_table_hints_at_a_fused_projection_and_the_hint_is_a_rule():
     assert not any("fused" in rows[name] for name in ("c_proj.weight", "c_fc.weight"))
     cut = split_params(Block(), head=None, rules={"c_attn.weight": (8, 8, 8)})
     assert Muon(cut.matrices).param_groups[0]["matrix_view"] == "rows(8, 8, 8)"
+
+
+def test_rates_that_overflow_and_names_that_are_none_are_refused_with_the_rule():
+    W = nn.Parameter(torch.eye(3))
+    for options in ({"lr": 1e300}, {"lr": torch.tensor(1e300, dtype=torch.float64)}, {"weight_decay": 1e300}):
+        with pytest.raises(ValueError, match=r"must be a finite number in \[0, 1e\+30\], got 1e\+300: choose a value"):
+            Muon([W], **options)
+    opt = Muon([("w", W)])
+    for names in (3, [3], "w"):
+        state = opt.state_dict()
+        state["param_groups"][0]["param_names"] = names
+        with pytest.raises(
+            TypeError, match=r"param_names must be a list of names, got .*: remove it to load by position"
+        ):
+            opt.load_state_dict(state)

@@ -149,7 +149,7 @@ def test_curves_are_smoothed_only_when_asked_and_the_page_says_so(made, capsys):
 @pytest.mark.usefixtures("without_figures")
 def test_an_index_lists_every_study_its_claims_and_what_is_damaged(tmp_path, capsys):
     write_run(tmp_path / "q-ablation-small", OPTIMIZERS)
-    write_run(tmp_path / "deep" / "mlp", OPTIMIZERS, study="mlp-mnist")
+    write_run(tmp_path / "mlp", OPTIMIZERS, study="mlp-mnist")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "study.json").write_text("{")
     (tmp_path / "worse" / "study.json").mkdir(parents=True)
@@ -162,7 +162,7 @@ def test_an_index_lists_every_study_its_claims_and_what_is_damaged(tmp_path, cap
     assert verdicts == sorted(verdicts, key="not tested at this scale".__eq__)  # what was decided stands first
     text = (tmp_path / "index.html").read_text()
     assert 'href="q-ablation-small/report.html"' in text
-    assert 'href="deep/mlp/report.html"' in text
+    assert 'href="mlp/report.html"' in text
     assert all(Path(page).exists() for page in answer["pages"])
 
 
@@ -194,6 +194,35 @@ def test_a_run_directory_that_is_a_link_is_left_alone(tmp_path):
     (tmp_path / "runs" / "b").symlink_to(tmp_path / "else" / "b")
     assert len(write_report(tmp_path / "runs")["pages"]) == 1
     assert not (tmp_path / "else" / "b" / "report.html").exists()
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_runs_further_below_are_not_touched_and_out_leaves_the_runs_as_they_are(tmp_path, capsys):
+    root = tmp_path / "root"
+    write_run(root / "team" / "theirs", OPTIMIZERS)
+    assert main(["report", str(root)]) == 2
+    assert "a report needs a run directory, got" in capsys.readouterr().err
+    write_run(root / "a", OPTIMIZERS)
+    before = sorted(root.rglob("*"))
+    assert main(["report", str(root), "--out", str(tmp_path / "pages")]) == 0
+    assert f"writing 1 pages and index.html in {tmp_path / 'pages'}" in capsys.readouterr().err
+    assert sorted(root.rglob("*")) == before
+    assert (tmp_path / "pages" / "a" / "report.html").exists()
+    assert main(["report", str(root / "a"), "--out", str(tmp_path / "one")]) == 0
+    assert (tmp_path / "one" / "report" / "claims.json").exists()
+    assert sorted(root.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_made_of_json_that_is_a_pipe_or_deeply_nested_only_makes_the_page_again(made):
+    inputs = page_of(made).parent / "report" / "made-of.json"
+    inputs.write_text("[" * 200_000)
+    assert page_of(made).exists()
+    assert json.loads(inputs.read_text())["smoothing"] == 1
+    inputs.unlink()
+    os.mkfifo(inputs)
+    with pytest.raises(ValueError, match=r"only a regular file is replaced, got .*, which is a pipe"):
+        page_of(made)
 
 
 @pytest.mark.usefixtures("without_figures")

@@ -159,10 +159,11 @@ def _queue(file: str, out: str, data: str | None, jobs: int, checkpoint_seconds:
     return report, console.queue
 
 
-def _report(folder: str, smoothing: int, open: bool) -> Answer:
+def _report(folder: str, out: str | None, smoothing: int, open: bool) -> Answer:
     from muonlab.report.publish import write_report
 
-    return write_report(folder, smoothing=smoothing, show=open), console.report
+    answer = write_report(folder, out=out, smoothing=smoothing, show=open, progress=console.show_line)
+    return answer, console.report
 
 
 def _explore(out: str, open: bool) -> Answer:

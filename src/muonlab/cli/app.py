@@ -39,9 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if list(sys.argv[1:] if argv is None else argv) == ["--version"]:
         print(f"muonlab {__version__}")
         return 0
+    words = list(sys.argv[1:] if argv is None else argv)
+    for word in words:
+        if "\0" in word:
+            print(f"muonlab: an argument must have no null character, got {word!r}: leave it out", file=sys.stderr)
+            return 2
     command: PrintingCommand = tyro.cli(
         Command,
-        args=join_repeated(sys.argv[1:] if argv is None else argv, "--set"),
+        args=join_repeated(words, "--set"),
         prog="muonlab",
         description="Muon with Newton-Schulz: the proof as numbers for your matrices, and the paper's experiments.",
     )

@@ -72,6 +72,8 @@ class CertifyCommand(PrintingCommand):
     """Number of steps."""
     prescale: Literal["frobenius", "paper", "schatten4", "schatten8", "spectral", "none"] | None = None
     """How matrices are scaled into the unit ball."""
+    max_gigabytes: float = 1.0
+    """Most memory that the matrices of the file may take, unpacked."""
 
 
 @dataclass(frozen=True)
@@ -183,12 +185,15 @@ class QueueCommand(_DebugCommand):
 class ReportCommand(_DebugCommand):
     """Write the page of a study: curves, tables, the paper's numbers beside ours, and which claims hold.
 
-    The page is one HTML file that needs no network: report.html in the run directory. For a directory of several runs,
-    index.html lists them. Exit code 0 if a page was written, 2 if there is no run to report.
+    The page is one HTML file that needs no network: report.html in the run directory. For a directory whose
+    subdirectories are run directories, index.html lists them. Exit code 0 if a page was written, 2 if there is no run
+    to report.
     """
 
     folder: Annotated[Positional[str], arg(metavar="DIR")]
     """A run directory, or a directory of run directories."""
+    out: str | None = None
+    """Directory to write to; the default is DIR and its run directories."""
     smoothing: int = 1
     """Number of evaluations in the running mean of each curve; 1 means no smoothing."""
     open: bool = False

@@ -111,6 +111,8 @@ def spectra(M: Tensor, *, method: SpectrumMethod = "auto", rank_tol: float | Non
         (7.0, 4.0, 5.0, 2)
     """
     check_matrices(M)
+    if M.is_meta:
+        raise ValueError("a spectrum needs the entries of a matrix, got one on the meta device: load its values first")
     _checks.one_of("method", method, SPECTRUM_METHODS)
     if method == "gram" and M.dtype == torch.float64:
         raise ValueError("method 'gram' squares the matrix and is for float32 and below, got float64: use 'svd'")

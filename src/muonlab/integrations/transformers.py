@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from muonlab import _files
 from muonlab.diagnostics import Recorder
 from muonlab.diagnostics.recording.rows import Measure
 from muonlab.integrations.common import ScalarLog, discard, muon_with_aux, unwrapped
@@ -122,7 +123,7 @@ class RecorderCallback(TrainerCallback):
         self.recorder = Recorder(unwrapped(optimizer), to=to, keep=to is None, **self._options)
         saved = _recorder_file(args, state)
         if state.global_step and saved.is_file():
-            self.recorder.load_state_dict(json.loads(saved.read_text(encoding="utf-8")))
+            self.recorder.load_state_dict(_files.read_json(saved))
         self._scalars = ScalarLog(self.recorder)
 
     def on_log(self, args: Any, state: Any, control: Any, *, logs: dict[str, Any] | None = None, **_: Any) -> None:

@@ -109,11 +109,11 @@ class Spec(Settings):
         super().__post_init__()
         for name in ("lr", "aux_lr", "head_lr", "clip"):
             if getattr(self, name) is not None:
-                _checks.positive(name, getattr(self, name))
+                _checks.real(name, getattr(self, name), low=0.0, low_open=True, high=_checks.LARGEST_RATE)
         for name in ("momentum", "aux_momentum", "warmup", "smoothing"):
             if getattr(self, name) is not None:
                 _checks.real(name, getattr(self, name), low=0.0, high=1.0, high_open=True)
-        _checks.non_negative("weight_decay", self.weight_decay)
+        _checks.real("weight_decay", self.weight_decay, low=0.0, high=_checks.LARGEST_RATE)
         for name in ("q", "record_every"):
             _checks.integer(name, getattr(self, name), at_least=0)
         counts = (

@@ -19,7 +19,13 @@ _TORCH_ONLY = ("ns_coefficients", "ns_steps", "adjust_lr_fn", "eps")
 
 def newton_schulz_of(coefficients: Sequence[float], steps: int) -> NewtonSchulz:
     """Return ``steps`` steps of the polynomial with these coefficients."""
-    given = [float(c) for c in coefficients]
+    try:
+        given = [float(c) for c in coefficients]
+    except (TypeError, ValueError, RuntimeError):
+        shown = type(coefficients).__name__
+        raise TypeError(
+            f"ns_coefficients must be numbers, got {shown}: pass a tuple such as (3.4445, -4.775, 2.0315)"
+        ) from None
     while len(given) > 1 and given[-1] == 0:  # a cubic is often written as a quintic with a zero
         given.pop()
     polynomial = Polynomial(tuple(map(repr, given)))
@@ -29,7 +35,11 @@ def newton_schulz_of(coefficients: Sequence[float], steps: int) -> NewtonSchulz:
 
 def scale_of(adjust_lr_fn: str | None) -> Any:
     """Return the name of the scale rule that torch.optim.Muon calls ``adjust_lr_fn``; an unknown name unchanged."""
-    return _TORCH_SCALES.get(adjust_lr_fn, adjust_lr_fn)
+    return (
+        _TORCH_SCALES.get(adjust_lr_fn, adjust_lr_fn)
+        if isinstance(adjust_lr_fn, (str, type(None)))
+        else str(adjust_lr_fn)
+    )
 
 
 HINTS: Mapping[str, str] = {

@@ -263,7 +263,7 @@ class Layouts:
             from muonlab.optim.distributed.grid import RankGrid
             from muonlab.optim.distributed.layout import DistributedLayout
 
-            if not hasattr(process_group, "size"):
+            if not hasattr(process_group, "size") or isinstance(process_group, Tensor):
                 raise TypeError(
                     f"process_group must be a process group of torch.distributed or None, got {process_group!r}: pass "
                     f"torch.distributed.group.WORLD after init_process_group"

@@ -22,15 +22,20 @@ def one_of(choices: Collection[Any]) -> Check:
 def learning_rate(name: str, value: Any) -> Any:
     """Return a learning rate of zero or more; a tensor of one element stays a tensor, and is read only on a CPU."""
     if not isinstance(value, Tensor):
-        return _checks.non_negative(name, value)
+        return _checks.real(name, value, low=0.0, high=_checks.LARGEST_RATE)
     if value.numel() != 1 or not value.is_floating_point():
         raise ValueError(
             f"Tensor {name} must be 1-element and floating-point, got shape {tuple(value.shape)} of {value.dtype}: "
             f"pass torch.tensor(0.02)"
         )
     if value.device.type == "cpu":
-        _checks.non_negative(name, float(value))
+        _checks.real(name, float(value), low=0.0, high=_checks.LARGEST_RATE)
     return value
+
+
+def decay(name: str, value: Any) -> float:
+    """Return a factor of weight decay."""
+    return _checks.real(name, value, low=0.0, high=_checks.LARGEST_RATE)
 
 
 def below_one(name: str, value: Any) -> float:
@@ -38,21 +43,14 @@ def below_one(name: str, value: Any) -> float:
     return _checks.real(name, value, low=0.0, high=1.0, high_open=True)
 
 
-def boolean(name: str, value: Any) -> bool:
-    """Return a bool; raise for any other type, 0 and 1 included."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}: pass a bool")
-    return value
-
-
 COMMON: Mapping[str, Check] = {
     "lr": learning_rate,
     "momentum": below_one,
-    "nesterov": boolean,
-    "weight_decay": _checks.non_negative,
-    "maximize": boolean,
+    "nesterov": _checks.boolean,
+    "weight_decay": decay,
+    "maximize": _checks.boolean,
     "nonfinite": one_of(("propagate", "raise", "skip")),
-    "capturable": boolean,
+    "capturable": _checks.boolean,
 }
 """Options of every optimizer of muonlab."""
 

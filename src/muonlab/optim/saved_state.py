@@ -62,7 +62,10 @@ def in_order(saved: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, An
 
 def _plain_names(group: Mapping[str, Any]) -> list[str]:
     """Return the names of the parameters of a group without the prefixes of wrappers; empty if it has no names."""
-    return [name.removeprefix("module.").replace("_orig_mod.", "") for name in group.get("param_names") or ()]
+    names = group.get("param_names") or ()
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"param_names must be a list of names, got {names!r}: remove it to load by position")
+    return [name.removeprefix("module.").replace("_orig_mod.", "") for name in names]
 
 
 def _list(names: set[str]) -> str:

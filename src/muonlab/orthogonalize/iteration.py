@@ -77,7 +77,7 @@ def newton_schulz(
     check_matrices(M)
     dtype = compute_dtype_for(M, compute_dtype)
     write = _writer(M, polynomial, steps, dtype, prescale, method, accuracy)
-    if check_finite:
+    if _checks.boolean("check_finite", check_finite):
         require_finite(M)
     return map_matrices(M.detach(), dtype, write)
 

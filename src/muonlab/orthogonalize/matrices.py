@@ -43,6 +43,8 @@ def compute_dtype_for(M: Tensor, compute_dtype: torch.dtype | None) -> torch.dty
 
 def require_finite(M: Tensor) -> None:
     """Raise if any entry is NaN or infinite (forces a host-device synchronization)."""
+    if M.is_meta:
+        raise ValueError("check_finite needs the entries of M, got one on the meta device: pass check_finite=False")
     bad = ~torch.isfinite(M)
     if bad.any():
         raise ValueError(

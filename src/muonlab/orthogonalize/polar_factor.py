@@ -57,7 +57,7 @@ def polar(
             "method 'gram' squares the matrix and so serves float32 and below with the default rank_tol only, got "
             f"{M.dtype} and rank_tol = {rank_tol}: use method 'svd' or 'auto'"
         )
-    if check_finite:
+    if _checks.boolean("check_finite", check_finite):
         require_finite(M)
     dtype = compute_dtype_for(M, None)
     small, large = sorted(M.shape[-2:])

@@ -94,6 +94,10 @@ def analyse(p: Polynomial) -> Analysis:
         >>> round(a.dtau_at_zero, 5), round(a.dtau_at_one, 6), a.tau_extrema[0].__round__(4)
         (11.86458, -0.506823, 0.3075)
     """
+    if not isinstance(p, Polynomial):
+        raise TypeError(
+            f"p must be a Polynomial, got {type(p).__name__}: pass preset(name).polynomial or taylor(kappa)"
+        )
     low, high = range_on(p.exact, _ZERO, _ONE)
     roots = np.roots([float(c) for c in reversed(_dtau_cofactor(p))])
     inside = sorted(1 - float(z.real) for z in roots if abs(z.imag) < 1e-9 and 0 < z.real < 1)

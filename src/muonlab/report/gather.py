@@ -18,11 +18,9 @@ from muonlab.lab.runner.results import (
     sessions_of,
     without_session,
 )
-from muonlab.lab.runner.store import HEAD, read_head
+from muonlab.lab.runner.store import HEAD, cell_folders, read_head
 from muonlab.report.values import ReadProblem
 
-SEARCH_DEPTH = 2
-"""Levels of folders below a directory in which runs are searched for."""
 LONGEST_ERROR = 10_000
 """Characters of an error message that a page shows."""
 
@@ -44,12 +42,10 @@ class GatheredRun:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the run directories in a folder, sorted by name; only the folder itself if it is a run directory."""
+    """Return the run directories directly in a folder, sorted by name; the folder itself if it is a run directory."""
     if (folder / HEAD).exists():
         return [folder]
-    levels = ["/".join(["*"] * depth) for depth in range(1, SEARCH_DEPTH + 1)]
-    runs = {path.parent for level in levels for path in folder.glob(f"{level}/{HEAD}")}
-    return sorted(path for path in runs if not path.is_symlink() and not path.parent.is_symlink())
+    return sorted(path.parent for path in folder.glob(f"*/{HEAD}") if not path.parent.is_symlink())
 
 
 def gather_run(folder: Path) -> GatheredRun:
@@ -87,8 +83,9 @@ def _read_sessions(folder: Path, problems: list[ReadProblem]) -> list[dict[str, 
 
 def _listed_cells(folder: Path, problems: list[ReadProblem]) -> tuple[int, list[str]]:
     """Return how many cells there are, listed or not, and the folder names of the listed ones, each once."""
-    present = {path.name for path in (folder / "cells").glob("*") if path.is_dir()}
+    present: set[str] = set()
     try:
+        present = cell_folders(folder)
         names = cell_names(folder)
         present -= set(earlier_names(folder))
     except (ValueError, OSError) as error:

@@ -10,12 +10,12 @@ import json
 import os
 import webbrowser
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from muonlab import __version__, _checks
+from muonlab import __version__, _checks, _files
 from muonlab.lab.files import disk
 from muonlab.lab.study import PROFILES
 from muonlab.report.claims.ledger import digest
@@ -32,33 +32,48 @@ MARK = b"muonlab"
 """An existing index.html or claims.json is overwritten only if it contains this word."""
 
 
-def write_report(folder: str | os.PathLike[str], *, smoothing: int = 1, show: bool = False) -> dict[str, Any]:
-    """Write the page of a run directory, or the pages of all runs in a directory and an index of them.
+def write_report(
+    folder: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    smoothing: int = 1,
+    show: bool = False,
+    progress: Callable[[str], object] = lambda _: None,
+) -> dict[str, Any]:
+    """Write the page of a run directory, or the pages of all runs directly in a directory and an index of them.
 
     Next to ``report.html``, a folder ``report`` holds the figures as SVG, the tables as Markdown and LaTeX, and the
     claims as JSON.
 
     Args:
-        folder: a run directory of ``muonlab run``, or a directory that contains some.
+        folder: a run directory of ``muonlab run``, or a directory whose subdirectories are run directories.
+        out: a directory to write to, which is created; None writes into the run directories and ``folder``.
         smoothing: number of evaluations in the running mean of each curve; 1 does not smooth.
         show: open the page in a browser.
+        progress: called with a sentence before the pages of several runs are written.
 
     Returns:
         The path of the page, the number of claims by verdict, and what could not be read.
 
     Raises:
-        ValueError: if the folder contains no run that can be read, or ``smoothing`` is out of range.
+        ValueError: if the folder contains no run that can be read, or ``smoothing`` is out of range. Runs further below
+            the folder are not searched for: they may belong to somebody else.
     """
-    root = Path(folder)
+    root = _checks.path("folder", folder)
+    target = root if out is None else _checks.path("out", out)
     runs = find_runs(root) if root.is_dir() else []
     if not runs:
-        problem = "without a run in it" if root.is_dir() else "which is not a directory"
+        problem = "without a run directly in it" if root.is_dir() else "which is not a directory"
         raise ValueError(
             f"a report needs a run directory, got {root} {problem}: create one with muonlab run quickstart"
         )
     if _checks.integer("smoothing", smoothing, at_least=1) > MOST_SMOOTHING:
         raise ValueError(f"smoothing must be at most {MOST_SMOOTHING:,}, got {smoothing}: use a smaller number")
-    answer = _publish_run(root, smoothing) if runs == [root] else _publish_index(root, runs, smoothing)
+    if runs == [root]:
+        answer = _publish_run(root, smoothing, target)
+    else:
+        progress(f"writing {len(runs)} pages and {INDEX} in {target}")
+        answer = _publish_index(root, runs, smoothing, target)
     if show:
         webbrowser.open(Path(answer["page"]).resolve().as_uri())
     return answer
@@ -68,21 +83,22 @@ def page_of(folder: Path) -> Path:
     """Return the page of a run directory; it is written only if it does not exist or its inputs have changed."""
     path = folder / PAGE
     try:
-        is_current = path.exists() and json.loads((folder / PARTS / INPUTS).read_bytes()) == _inputs(folder, 1)
+        is_current = path.exists() and _files.read_json(folder / PARTS / INPUTS) == _inputs(folder, 1)
     except (OSError, ValueError):
         is_current = False
-    return path if is_current else Path(_publish_run(folder, 1)["page"])
+    return path if is_current else Path(_publish_run(folder, 1, folder)["page"])
 
 
 # One run -----------------------------------------------------------------------------------------------------------
 
 
-def _publish_run(folder: Path, smoothing: int) -> dict[str, Any]:
-    page, _ = _write_page(folder, smoothing)
-    return _summary(folder / PAGE, page.findings, page.problems)
+def _publish_run(folder: Path, smoothing: int, target: Path) -> dict[str, Any]:
+    page, _ = _write_page(folder, smoothing, target)
+    return _summary(target / PAGE, page.findings, page.problems)
 
 
-def _write_page(folder: Path, smoothing: int) -> tuple[Page, GatheredRun]:
+def _write_page(folder: Path, smoothing: int, target: Path) -> tuple[Page, GatheredRun]:
+    """Write the page of a run, and its parts, into the directory ``target``."""
     from muonlab.report.page.compose import compose_page
     from muonlab.report.page.html import study_html
 
@@ -95,9 +111,10 @@ def _write_page(folder: Path, smoothing: int) -> tuple[Page, GatheredRun]:
             f"a page needs the rows that a study writes, got unexpected rows in {folder} "
             f"({type(error).__name__}: {error}): --debug shows where"
         ) from error
-    _write_parts(_own_folder(folder, PARTS), page)
-    disk.write_file(folder / PAGE, _encode(study_html(page)))
-    disk.write_file(folder / PARTS / INPUTS, json.dumps(inputs).encode())
+    target.mkdir(parents=True, exist_ok=True)
+    _write_parts(_own_folder(target, PARTS), page)
+    disk.write_file(target / PAGE, _encode(study_html(page)))
+    disk.write_file(target / PARTS / INPUTS, json.dumps(inputs).encode())
     return page, run
 
 
@@ -152,18 +169,18 @@ def _encode(text: str) -> bytes:
 # Several runs ------------------------------------------------------------------------------------------------------
 
 
-def _publish_index(root: Path, folders: Iterable[Path], smoothing: int) -> dict[str, Any]:
+def _publish_index(root: Path, folders: Iterable[Path], smoothing: int, target: Path) -> dict[str, Any]:
     from muonlab.report.page.compose import judge_runs
     from muonlab.report.page.html import index_html
 
-    _check_replaceable(root / INDEX, root / CLAIMS_FILE)
+    _check_replaceable(target / INDEX, target / CLAIMS_FILE)
     pages: dict[str, Page] = {}
     runs: list[GatheredRun] = []
     problems: list[ReadProblem] = []
     for folder in folders:
-        where = folder.relative_to(root).as_posix()
+        where = folder.name
         try:
-            pages[f"{where}/{PAGE}"], run = _write_page(folder, smoothing)
+            pages[f"{where}/{PAGE}"], run = _write_page(folder, smoothing, target / where)
         except (ValueError, OSError) as error:
             problems.append(ReadProblem(where, error_text(error, folder)))
             continue
@@ -173,15 +190,15 @@ def _publish_index(root: Path, folders: Iterable[Path], smoothing: int) -> dict[
         raise ValueError(f"no run in {root} could be read, got {problems[0].what} ({problems[0].where}): run a study")
     findings = judge_runs(sorted(runs, key=_priority, reverse=True), whole_ledger=True)
     claims = json.dumps(_claims_json(pages.values(), findings), indent=2, ensure_ascii=False)
-    disk.write_file(root / INDEX, _encode(index_html(pages, findings, problems)))
-    disk.write_file(root / CLAIMS_FILE, _encode(f"{claims}\n"))
-    return _summary(root / INDEX, findings, problems) | {"pages": [str(root / path) for path in pages]}
+    disk.write_file(target / INDEX, _encode(index_html(pages, findings, problems)))
+    disk.write_file(target / CLAIMS_FILE, _encode(f"{claims}\n"))
+    return _summary(target / INDEX, findings, problems) | {"pages": [str(target / path) for path in pages]}
 
 
 def _check_replaceable(*paths: Path) -> None:
     """Refuse to overwrite a file that muonlab did not write."""
     for path in paths:
-        if path.exists() and (not path.is_file() or MARK not in path.read_bytes()):
+        if path.exists() and (not path.is_file() or MARK not in _files.read_bytes(path, follow_link=True)):
             raise ValueError(f"only files that muonlab wrote are overwritten, got {path}: move it elsewhere")
 
 

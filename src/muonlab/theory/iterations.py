@@ -117,7 +117,7 @@ def iterations_for(
 def check_schedule(lr_schedule: LrSchedule | None, nesterov: bool, constants: Constants) -> None:
     """Raise ValueError for an unknown schedule, a schedule with the paper's constants, or Nesterov without schedule."""
     _checks.one_of("lr_schedule", lr_schedule, (None, *LR_SCHEDULES))
-    if lr_schedule is None and nesterov:
+    if lr_schedule is None and _checks.boolean("nesterov", nesterov):
         raise ValueError("nesterov needs a schedule, got lr_schedule = None: pass lr_schedule='constant'")
     if lr_schedule is not None and constants != "sharp":
         raise ValueError(

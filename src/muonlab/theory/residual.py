@@ -57,7 +57,7 @@ def _after(
     kappa = p.kappa
     q = _checks.integer("q", q, at_least=0)
     at = _start(delta_0, lambda_0, sigma_min)
-    if not bound:
+    if not _checks.boolean("bound", bound):
         for _ in range(q):
             before, at = at, _step(p, at)
             if at == before:  # no further step changes it

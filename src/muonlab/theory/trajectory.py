@@ -171,9 +171,19 @@ def _radii(rates: Array, gains: Array, decay: float, weight_norm: float | None) 
     return radii
 
 
+def _numbers(name: str, value: object) -> Array:
+    """Return numbers as an array of float64."""
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # tensors with gradients raise RuntimeError
+        raise TypeError(
+            f"{name} must be real numbers, got {type(value).__name__} ({error}): pass a float or a sequence of floats"
+        ) from None
+
+
 def _per_step(name: str, value: PerStep, T: int | None, *, low: float, high: float = math.inf) -> Array:
     """Return one finite number for each step, in [low, high)."""
-    array = np.asarray(value, dtype=np.float64)
+    array = _numbers(name, value)
     if T is None and (array.ndim != 1 or not array.size):
         raise ValueError(f"{name} must have one number for each step, got shape {array.shape}: pass a sequence")
     if T is not None and array.ndim and array.shape != (T,):
@@ -292,7 +302,7 @@ def run_bound(
         >>> round(bound.total, 3), bound.status, bound.confidence
         (1.597, 'applies', 1.0)
     """
-    rhos, gains = np.asarray(rho, dtype=np.float64), np.asarray(gain, dtype=np.float64)
+    rhos, gains = _numbers("rho", rho), _numbers("gain", gain)
     if rhos.ndim != 1 or rhos.shape != gains.shape or not rhos.size:
         raise ValueError(
             f"run_bound needs rho and gain of every step, got shapes {rhos.shape} and {gains.shape}: "

@@ -254,3 +254,32 @@ def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path):
     program = f"{sys.executable} -m muonlab certify {tmp_path / 'M.npy'} | true"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.stderr == ""
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_needs_a_higher_limit(tmp_path, capsys):
+    zeros = np.zeros((1_000, 1_500), np.float32)
+    np.savez_compressed(tmp_path / "a.npz", zeros)
+    np.save(tmp_path / "b.npy", zeros)
+    save_file({"w": torch.from_numpy(zeros)}, tmp_path / "c.safetensors")
+    torch.save({"w": torch.zeros(1).expand(1_000, 1_500)}, tmp_path / "d.pt")  # takes four bytes until it is read
+    for path in sorted(tmp_path.iterdir()):
+        assert main(["certify", str(path), "--weights", "--max-gigabytes", "0.001"]) == 2, path
+        message = capsys.readouterr().err
+        assert "must have matrices of at most 0.001 GB, got 0.006 GB: pass --max-gigabytes" in message, path
+    assert (tmp_path / "a.npz").stat().st_size < 10_000
+    np.savez(tmp_path / "many.npz", *[np.eye(10) for _ in range(2_000)])
+    assert main(["certify", str(tmp_path / "many.npz"), "--max-gigabytes", "0.001"]) == 2  # all of them together
+    with pytest.raises(ValueError, match="max_gigabytes must be a finite number"):
+        certify_file(tmp_path / "a.npz", max_gigabytes=0.0)
+
+
+def test_a_list_that_holds_itself_a_million_times_is_read_once(tmp_path):
+    value = [torch.eye(3)]
+    for _ in range(40):
+        value = [value, value]
+    torch.save({"a": value}, tmp_path / "a.pt")
+    certificate = certify_file(tmp_path / "a.pt", weights=True)
+    assert len(certificate.file.matrices) == 1
+    torch.save({"a": torch.eye(3), "b": bytearray(8)}, tmp_path / "b.pt")
+    with pytest.raises(ValueError, match="must hold tensors and plain values only, got a bytearray"):
+        certify_file(tmp_path / "b.pt", weights=True)

@@ -184,3 +184,35 @@ def test_rows_that_another_wrote_after_the_file_was_opened_stay(tmp_path):
     late.write(rows_of(1))
     late.close()
     assert strict(path) == [json.loads(ROW), *rows_of(2), *rows_of(1)]
+
+
+FULL = """
+import resource, sys, torch
+from muonlab import Muon
+from muonlab.diagnostics import Recorder
+torch.manual_seed(0)
+W = torch.nn.Parameter(torch.randn(4, 3))
+opt = Muon([W], lr=0.1)
+if sys.argv[2] == "full":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, 3_000))
+with Recorder(opt, every=1, to=sys.argv[1]) as rec:
+    for _ in range(20):
+        W.grad = W.detach().clone()
+        opt.step()
+print(rec.step, len(rec.rows), W.double().sum().item())
+"""
+
+
+def test_a_full_disk_ends_the_recording_with_one_warning_and_not_the_training(tmp_path):
+    """A limit on the size of files stops a write in the middle of a row, as a full disk does."""
+    outputs = {}
+    for disk in ("free", "full"):
+        words = [sys.executable, "-W", "always", "-c", FULL, str(tmp_path / disk), disk]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        outputs[disk] = done.stdout
+        assert done.stderr.count("the training goes on without it") == (disk == "full"), done.stderr
+        assert "Traceback" not in done.stderr
+    assert outputs["free"] == outputs["full"]
+    assert 0 < (tmp_path / "full").stat().st_size <= 3_000
+    RowFile(tmp_path / "full").close()  # a resumed training can append to it
+    assert len((tmp_path / "free").read_bytes().splitlines()) == 40

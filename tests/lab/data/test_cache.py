@@ -85,6 +85,9 @@ DAMAGE = {
     "a missing array": ("test_images.npy", lambda path: path.unlink()),
     "missing metadata": ("meta.json", lambda path: path.unlink()),
     "metadata that are no JSON": ("meta.json", lambda path: path.write_text("{")),
+    "metadata nested too deep": ("meta.json", lambda path: path.write_text("[" * 200_000)),
+    "a pipe": ("meta.json", lambda path: (path.unlink(), os.mkfifo(path))),
+    "a pipe in place of an array": ("test_labels.npy", lambda path: (path.unlink(), os.mkfifo(path))),
     "metadata of another form": ("meta.json", lambda path: path.write_text("[]")),
     "another hash": ("meta.json", lambda path: path.write_text(path.read_text().replace('"hash": "', '"hash": "0'))),
 }
@@ -105,7 +108,9 @@ def test_a_damaged_cache_is_decoded_again(tmp_path):
 
 def test_damage_that_comes_back_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        cache, "_describe", lambda array: {"dtype": array.dtype.str, "shape": [10], "sha256": os.urandom(4).hex()}
+        cache,
+        "_describe",
+        lambda array: {"dtype": array.dtype.str, "shape": [10], "sha256": os.urandom(4).hex(), "header": ""},
     )
     with pytest.raises(OSError, match="damaged each time it is written: set MUONLAB_CACHE to another disk"):
         cache.get_or_decode_arrays(tmp_path, "a-1", fill)

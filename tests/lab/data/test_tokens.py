@@ -1,3 +1,8 @@
+import bz2
+import gzip
+import lzma
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -168,3 +173,35 @@ def test_a_copy_of_a_whole_repository_gives_the_named_part(tmp_path):
     )
     data = load("fineweb", root=tmp_path, cache=tmp_path / "cache", block=4)
     assert "other" not in decoded(data.train)
+
+
+def test_a_folder_that_would_be_read_without_end_is_refused(tmp_path):
+    text_folder(tmp_path, [f"document {i} of the folder" for i in range(60)])
+    folder, cache = tmp_path / "fineweb", tmp_path / "cache"
+    levels = ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 60))]
+    (folder / "README.md").write_text("\n".join(["---", *levels, "---", "text"]))
+    with pytest.raises(
+        ValueError, match=r"must not refer to itself \(\*name\), got it in the folder fineweb, README.md"
+    ):
+        load("fineweb", root=tmp_path, cache=cache)
+    (folder / "README.md").write_text("x" * (2**20 + 1))
+    with pytest.raises(ValueError, match="a file must have at most 1,048,576 bytes, got"):
+        load("fineweb", root=tmp_path, cache=cache)
+    (folder / "README.md").unlink()
+    os.mkfifo(folder / "sample" / "more.parquet")
+    with pytest.raises(ValueError, match="must have regular files only, got a pipe or device in the folder fineweb"):
+        load("fineweb", root=tmp_path, cache=cache)
+    (folder / "sample" / "more.parquet").unlink()
+    for kind, opened in ((".gz", gzip.open), (".bz2", bz2.open), (".xz", lzma.open)):
+        with opened(folder / f"more.json{kind}", "wb") as file:
+            for _ in range(65):
+                file.write(bytes(2**20))
+        with pytest.raises(
+            ValueError, match=rf"lines of at most 67,108,864 bytes, got a longer one .*json\{kind}: unpack"
+        ):
+            load("fineweb", root=tmp_path, cache=cache)
+        (folder / f"more.json{kind}").unlink()
+    text_folder(tmp_path, ["x" * (2**22 + 1)])
+    with pytest.raises(ValueError, match="a document must have at most 4,194,304 characters, got 4,194,305 in row 0"):
+        load("fineweb", root=tmp_path, cache=cache)
+    assert kept(cache) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import os
 import re
 import time
 import webbrowser
@@ -184,3 +185,13 @@ def test_the_page_loads_and_runs_nothing_but_what_its_policy_names(built):
     assert not re.search(
         r"\b(?:fetch|XMLHttpRequest|innerHTML|insertAdjacentHTML|eval|import)\s*\(|innerHTML", built.text
     )
+
+
+def test_only_a_regular_file_is_replaced(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/null")
+    for name, kind in (("pipe", "a pipe"), ("device", "a device")):
+        assert main(["explore", "--out", str(tmp_path / name)]) == 2
+        assert f"only a regular file is replaced, got {tmp_path / name}, which is {kind}" in capsys.readouterr().err
+    assert (tmp_path / "device").is_symlink()
+    assert (tmp_path / "pipe").is_fifo()

@@ -54,6 +54,7 @@ def certify_file(
     polynomial: str | None = None,
     steps: int | None = None,
     prescale: Prescale | None = None,
+    max_gigabytes: float = 1.0,
     progress: Callable[[int, int], object] | None = None,
 ) -> FileCertificate:
     """Certify the momenta in a checkpoint under the orthogonalizers of its groups, or any matrices under a given one.
@@ -65,12 +66,13 @@ def certify_file(
             file has none.
         steps: number of steps.
         prescale: how matrices are brought into the unit ball.
+        max_gigabytes: most memory that the matrices may take; a small file can unpack to a large one.
         progress: called with the number of certified matrices and of all.
 
     Raises:
         FileError: if the file has no matrix, or its groups have settings that Muon does not accept.
     """
-    file = read_matrices(path, weights=weights)
+    file = read_matrices(path, weights=weights, max_gigabytes=max_gigabytes)
     overridden = polynomial is not None or steps is not None or prescale is not None
     default = DEFAULT_POLYNOMIAL if polynomial is None else polynomial
     orthogonalizer = NewtonSchulz(default, steps=steps, prescale=prescale or "frobenius", compute_dtype=None)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from mmap import ACCESS_READ
+from mmap import mmap as map_file
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from muonlab import _checks, _files
 from muonlab.optim.foreign import as_native
 from muonlab.optim.orthogonalizer import to_plain
 from muonlab.optim.saved_state import BUFFER
@@ -73,7 +77,7 @@ def printable(text: str, limit: int = 120) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def read_matrices(path: str | os.PathLike[str], *, weights: bool = False) -> FileMatrices:
+def read_matrices(path: str | os.PathLike[str], *, weights: bool = False, max_gigabytes: float = 1.0) -> FileMatrices:
     """Read the momentum buffers of an optimizer checkpoint, or the matrices of a .npy or .npz; the content decides.
 
     Args:
@@ -81,17 +85,21 @@ def read_matrices(path: str | os.PathLike[str], *, weights: bool = False) -> Fil
             file (names with ``momentum_buffer`` are momenta), a .npy or a .npz (arrays of three or more dimensions are
             stacks of matrices). Matrices may be memory-mapped: do not rewrite the file while they are in use.
         weights: also take tensors of two or more dimensions outside of optimizer states.
+        max_gigabytes: most memory that the matrices may take; a small file can unpack to a large one.
 
     Raises:
-        FileError: if the file has no matrix or cannot be read.
+        FileError: if the file has no matrix, cannot be read, or has larger matrices.
     """
+    path = _checks.path("the file", path)
+    limit = int(_checks.positive("max_gigabytes", max_gigabytes) * 1e9)
     shown, left_out = printable(str(path), 200), 0
     matrices: list[NamedMatrix] = []
+    taken = 0
     skipped: list[tuple[str, str]] = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch and numpy about old formats
-            kind, tensors = _read(Path(path))
+            kind, tensors = _read(path, limit)
         for entry in tensors:
             view: MatrixView = "batch" if entry.role == "matrix" else (entry.group or {}).get("matrix_view", "flatten")
             reason = _unusable(entry, view)
@@ -100,6 +108,8 @@ def read_matrices(path: str | os.PathLike[str], *, weights: bool = False) -> Fil
             elif isinstance(entry.tensor, str) or reason:
                 skipped.append((printable(entry.name), printable(reason, 300)))
             else:
+                taken += entry.tensor.numel() * entry.tensor.element_size()
+                _check_size(taken, limit)
                 named = _split(printable(entry.name), entry.tensor.detach(), view)
                 matrices += [NamedMatrix(name, entry.role, M, entry.group) for name, M in named]
         note = f"--weights (weights=True) reads its {left_out} weights" if left_out else ""
@@ -113,23 +123,34 @@ def read_matrices(path: str | os.PathLike[str], *, weights: bool = False) -> Fil
         raise FileError(
             f"{shown} must be complete and readable, got {got}: check the path, or write it again"
         ) from None
-    return FileMatrices(Path(path), kind, tuple(matrices), tuple(skipped), note)
+    return FileMatrices(path, kind, tuple(matrices), tuple(skipped), note)
 
 
-def _read(file: Path) -> tuple[str, list[_FileTensor]]:
-    """Return the kind of a file by its first bytes, and its tensors."""
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise FileError(
+            f"must have matrices of at most {limit / 1e9:g} GB, got {size / 1e9:.3g} GB: pass --max-gigabytes "
+            f"(max_gigabytes=) {math.ceil(size / 1e9)} if there is so much memory"
+        )
+
+
+def _read(file: Path, limit: int) -> tuple[str, Iterable[_FileTensor]]:
+    """Return the kind of a file by its first bytes, and its tensors, none of them larger than ``limit`` in bytes."""
     if file.exists() and not file.is_file():
         raise FileError("must be a regular file, got a directory, pipe or device: give the path of one file")
-    with file.open("rb") as stream:
+    with os.fdopen(_files.open_regular(file, follow_link=True), "rb") as stream:
         head = stream.read(16)
     if file.suffix == ".safetensors" or head[8:9] == b"{":
-        return "safetensors", _read_safetensors(file)
+        return "safetensors", _read_safetensors(file, limit)
     if head.startswith(b"\x93NUMPY"):
-        return "npy", [_array(file.stem, np.load(file, allow_pickle=False))]
+        return "npy", [_array(file.stem, np.load(file, mmap_mode="r", allow_pickle=False), limit)]
     if head.startswith(b"PK\x03\x04"):
         with zipfile.ZipFile(file) as archive:
             is_torch = any(name.endswith("/data.pkl") for name in archive.namelist())
-        return _read_torch(file, mmap=True) if is_torch else ("npz", list(_read_npz(file)))
+            packed = [info.file_size for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
+        if is_torch:
+            _check_size(sum(packed), limit)  # torch.save does not compress
+        return _read_torch(file, mmap=True) if is_torch else ("npz", _read_npz(file, limit))
     if head.startswith(b"\x80"):
         return _read_torch(file, mmap=False)  # the format of torch.save before 1.6
     got = "another format" if head else "an empty file"
@@ -137,29 +158,45 @@ def _read(file: Path) -> tuple[str, list[_FileTensor]]:
     raise FileError(f"must be a file of torch, safetensors or numpy, got {got}: {way_out}")
 
 
-def _read_npz(file: Path) -> Iterator[_FileTensor]:
-    with np.load(file, allow_pickle=False) as archive:
-        for name in archive.files:
+def _read_npz(file: Path, limit: int) -> Iterator[_FileTensor]:
+    with zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
             try:
-                yield _array(name, archive[name])
+                with archive.open(info) as stream:
+                    short = np.lib.format.read_magic(stream) == (1, 0)
+                    header = np.lib.format.read_array_header_1_0 if short else np.lib.format.read_array_header_2_0
+                    shape, _, dtype = header(stream)
+                _check_size(math.prod(shape) * max(dtype.itemsize, 8 if dtype.kind in "iu" else 0), limit)
+                with archive.open(info) as stream:
+                    array = np.lib.format.read_array(stream, allow_pickle=False)
+            except FileError:
+                raise
             except ValueError as error:  # an array of objects, which would need pickle
                 yield _FileTensor(name, "matrix", f"cannot be read: {error}")
+            else:
+                yield _array(name, array, limit)
 
 
-def _array(name: str, array: object) -> _FileTensor:
+def _array(name: str, array: object, limit: int) -> _FileTensor:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
         return _FileTensor(name, "matrix", f"is of dtype {getattr(array, 'dtype', None)}, not real numbers")
-    dtype = np.float64 if array.dtype.kind in "iu" else array.dtype.newbyteorder("=")
+    dtype = np.dtype(np.float64) if array.dtype.kind in "iu" else array.dtype.newbyteorder("=")
+    _check_size(array.size * dtype.itemsize, limit)
     return _FileTensor(name, "matrix", torch.from_numpy(array.astype(dtype, order="C")))
 
 
-def _read_safetensors(file: Path) -> list[_FileTensor]:
+def _read_safetensors(file: Path, limit: int) -> Iterator[_FileTensor]:
     try:
         from safetensors import safe_open
     except ImportError:
         raise FileError("needs the safetensors package, got none: pip install muonlab[lab]") from None
     with safe_open(file, framework="pt", device="cpu") as tensors:
-        return [_by_name(name, tensors.get_tensor(name)) for name in tensors.keys()]  # noqa: SIM118  not a dictionary
+        for name in tensors.keys():  # noqa: SIM118  not a dictionary
+            about = tensors.get_slice(name)
+            bits = re.search(r"\d+", about.get_dtype())
+            _check_size(math.prod(about.get_shape()) * (int(bits[0]) if bits else 8) // 8, limit)
+            yield _by_name(name, tensors.get_tensor(name))
 
 
 def _by_name(name: str, tensor: Tensor) -> _FileTensor:
@@ -171,6 +208,9 @@ def _by_name(name: str, tensor: Tensor) -> _FileTensor:
 
 def _read_torch(file: Path, *, mmap: bool) -> tuple[str, list[_FileTensor]]:
     """Return the momenta of all optimizer states in a file of torch.save, and its other tensors."""
+    with file.open("rb") as stream, map_file(stream.fileno(), 0, access=ACCESS_READ) as bytes_of_file:
+        if bytes_of_file.find(b"bytearray") >= 0:  # torch would make one of any size that the file names
+            raise FileError(f"must hold tensors and plain values only, got a bytearray: {_SAVE_ALONE}")
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:  # the message of torch suggests weights_only=False
@@ -179,7 +219,7 @@ def _read_torch(file: Path, *, mmap: bool) -> tuple[str, list[_FileTensor]]:
         gather = "gather it by get_optimizer_state_dict with full_state_dict=True"
         way_out = gather if "distributed" in got else _SAVE_ALONE
         raise FileError(f"must hold tensors and plain values only, got {got}, which is not loaded: {way_out}") from None
-    found = list(_walk(content, ()))
+    found = list(_walk(content, (), set()))
     optimizers = {path: value for path, value in found if not isinstance(value, Tensor)}
     tensors: list[_FileTensor] = []
     for path, state_dict in optimizers.items():
@@ -188,13 +228,17 @@ def _read_torch(file: Path, *, mmap: bool) -> tuple[str, list[_FileTensor]]:
     return "torch optimizer state" if list(optimizers) == [""] else "torch checkpoint", tensors
 
 
-def _walk(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield every optimizer state, and every tensor outside of them, with its path in nested dictionaries and lists."""
+def _walk(value: object, path: tuple[str, ...], seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield every optimizer state, and every tensor outside of them, with its path in nested dictionaries and lists.
+
+    A container that is in several places is read once: a few of them can hold each other a million times.
+    """
     if isinstance(value, Tensor) or (isinstance(value, dict) and {"state", "param_groups"} <= value.keys()):
         yield ".".join(path), value
-    elif isinstance(value, (dict, list, tuple)):
+    elif isinstance(value, (dict, list, tuple)) and id(value) not in seen:
+        seen.add(id(value))
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _walk(item, (*path, str(key)))
+            yield from _walk(item, (*path, str(key)), seen)
 
 
 def _read_optimizer(prefix: str, state_dict: Mapping[str, Any]) -> Iterator[_FileTensor]:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 import muonlab
-from muonlab import _checks
+from muonlab import _checks, _files
 from muonlab._cache import cache_directory
 from muonlab.orthogonalize.hardware import processor, wait
 from muonlab.orthogonalize.iteration import iterate, segment_product
@@ -277,11 +277,11 @@ def _path(key: Mapping[str, Any]) -> Path | None:
 def _read(path: Path, key: Mapping[str, Any]) -> Calibration | None:
     """Return the calibration in a file; None if it is missing, damaged, implausible, or of another key."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = _files.read_json(path)
         calibration = Calibration((key["shape"][0], key["shape"][1]), dict(content["seconds"]))
         plausible = all(1e-8 <= seconds <= 1e5 for seconds in calibration.measured.values())
         return calibration if content["key"] == key and plausible else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -37,7 +37,8 @@ class Recorder:
     Args:
         optimizer: a Muon or MuonWithAux.
         every: record the first step and then every ``every``-th step; :meth:`certificate` needs 1.
-        to: a file for JSON lines (appended to), or a function to call with each row.
+        to: a file for JSON lines (appended to; if the disk is full, a warning ends it and training continues), or a
+            function to call with each row.
         keep: whether the rows are also kept in ``rows``; False for long trainings with ``to``.
         measure: how matrices are measured (details: ``recording.rows.matrix_row``).
             ``"spectrum"``: from the singular values of M; the norm of O is measured only if O disagrees with them.
@@ -116,8 +117,7 @@ class Recorder:
         """Remove the hooks from the optimizer and close the file."""
         self._observer.close()
         self._load_hook.remove()
-        if self._file is not None:
-            self._file.close()
+        self._close_file()
 
     @property
     def step(self) -> int:
@@ -177,13 +177,33 @@ class Recorder:
                 self._warned = True
                 warnings.warn(f"step {step} orthogonalized nothing: {reason}", stacklevel=2)
         self.last = [text.plain(row) for row in rows]
-        if self._file is not None:
-            self._file.write(self.last)
+        self._write_to_file()
         if self._call is not None:
             for row in self.last:
                 self._call(row)
         if self._keep:
             self.rows += self.last
+
+    def _write_to_file(self) -> None:
+        """Write the last rows; on a full disk warn and write no more: the weights have moved, a step must not fail."""
+        if self._file is None:
+            return
+        try:
+            self._file.write(self.last)
+        except OSError as error:
+            path = self._file.path
+            self._close_file()
+            self._file = None
+            warnings.warn(
+                f"recording to {path} ended at step {self.step}, the file could not be written ({error.strerror}): "
+                f"the training goes on without it",
+                stacklevel=2,
+            )
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
 
     def _from_all_ranks(self, rows: list[RecordedRow]) -> list[RecordedRow]:
         """Return the rows of all ranks, each matrix once, in the same order on every rank."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
+from muonlab import _checks, _files
 from muonlab.diagnostics.certificates import text
 
 _LONGEST = 1 << 24
@@ -17,18 +17,20 @@ _START = b'{"event"'
 
 
 class RowFile:
-    """Append rows, one JSON object a line; each call of :meth:`write` flushes them to the operating system.
+    """Append rows, one JSON object a line; each call of :meth:`write` passes them to the operating system.
 
     An existing file must be a recording. If its last line was cut off by a kill, the first write removes it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = _checks.path("to", path)
         if not self.path.parent.is_dir():
             raise ValueError(f"a recording needs a directory that exists, got {self.path}: create it first")
         if self.path.is_dir():
             raise ValueError(f"a recording is a file, got the directory {self.path}: add a name such as rows.jsonl")
-        self._file = self.path.open("a+b")
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        descriptor = _files.open_regular(self.path, flags, follow_link=True)
+        self._file = os.fdopen(descriptor, "a+b", buffering=0)
         self._resumed = False
         try:
             self._end_of_rows()
@@ -59,10 +61,14 @@ class RowFile:
             end, needs_newline = self._end_of_rows()
             if end < self._file.seek(0, os.SEEK_END):
                 self._file.truncate(end)
-            self._file.write(b"\n" if needs_newline else b"")
+            self._write_all(b"\n" if needs_newline else b"")
             self._resumed = True
-        self._file.write("".join(f"{line}\n" for line in lines).encode())
-        self._file.flush()
+        self._write_all("".join(f"{line}\n" for line in lines).encode())
+
+    def _write_all(self, content: bytes) -> None:
+        """Write without a buffer: what a full disk did not take must not come back as an error of ``close``."""
+        while content:
+            content = content[self._file.write(content) or 0 :]
 
     def close(self) -> None:
         """Close the file."""

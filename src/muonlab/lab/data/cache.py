@@ -18,14 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from muonlab import _files
 from muonlab._cache import cache_directory
 from muonlab.lab.files.disk import FULL_DISK, sync
+from muonlab.lab.files.hashed_json import read_json, write_json
 
 if sys.platform != "win32":
     import fcntl
 
 _META = "meta.json"
 _ATTEMPTS = 3
+_DESCRIBED = ("dtype", "shape", "sha256", "header")
+"""Keys of an array that must be those of its file."""
 
 Decode = Callable[[Path], Mapping[str, Any]]
 """Writes ``.npy`` files into a directory, may use its subdirectory ``scratch``, and returns facts to keep."""
@@ -61,7 +65,7 @@ class CachedDataset:
         for name, expected in self.arrays.items():
             try:
                 array = np.load(self.path / f"{name}.npy", mmap_mode="c", allow_pickle=False)
-                same = _describe(array) == {key: expected[key] for key in ("dtype", "shape", "sha256")}
+                same = _describe(array) == {key: expected[key] for key in _DESCRIBED}
             except Exception as error:  # numpy raises many types for a damaged file
                 raise _DamagedError from error
             if not same:
@@ -81,8 +85,8 @@ def data_directory(cache: str | os.PathLike[str] | None = None) -> Path:
 def read(path: Path) -> CachedDataset | None:
     """Return the metadata of a directory, or None if it is missing or does not match the files; reads no array."""
     try:
-        cached = CachedDataset(path, **json.loads((path / _META).read_text(encoding="utf-8")))
-        sizes = {name: (path / f"{name}.npy").stat().st_size for name in cached.arrays}
+        cached = CachedDataset(path, **read_json(path / _META))
+        sizes = {name: _size(path / f"{name}.npy") for name in cached.arrays}
         complete = cached.hash == _total_hash(cached.arrays) and all(
             sizes[name] == expected["bytes"] for name, expected in cached.arrays.items()
         )
@@ -161,9 +165,7 @@ def _decode(directory: Path, key: str, decode: Decode) -> CachedDataset:
             arrays[path.stem] = {**_describe(array), "bytes": path.stat().st_size}
             sync(path)
         content: dict[str, Any] = {"hash": _total_hash(arrays), "arrays": arrays, "facts": dict(facts)}
-        (part / _META).write_text(json.dumps(content, indent=1), encoding="utf-8")
-        sync(part / _META)
-        sync(part)
+        write_json(part / _META, content)
         if read(directory / key) is None:  # without locks, another process may have been faster
             _discard(directory, key)
             with suppress(OSError):
@@ -186,7 +188,7 @@ def _discard(directory: Path, key: str) -> None:
 @contextmanager
 def _exclusive(path: Path) -> Iterator[bool]:
     """Wait for a lock that ends with the process; yield False if the file system has no locks."""
-    with path.open("ab") as file:
+    with os.fdopen(_files.open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
         held = False
         if sys.platform != "win32":
             with suppress(OSError):
@@ -195,9 +197,20 @@ def _exclusive(path: Path) -> Iterator[bool]:
         yield held
 
 
-def _describe(array: NDArray[Any]) -> dict[str, Any]:
+def _describe(array: np.memmap[Any, Any]) -> dict[str, Any]:
     digest = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-    return {"dtype": array.dtype.str, "shape": list(array.shape), "sha256": digest}
+    with open(str(array.filename), "rb") as file:
+        header = hashlib.sha256(file.read(array.offset)).hexdigest()
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "sha256": digest, "header": header}
+
+
+def _size(path: Path) -> int:
+    """Return the size of a regular file."""
+    descriptor = _files.open_regular(path)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 def _total_hash(arrays: Mapping[str, Mapping[str, Any]]) -> str:

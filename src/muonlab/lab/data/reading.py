@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from muonlab.lab.data.folder_checks import check_folder
 from muonlab.lab.data.registry import Dataset
 from muonlab.lab.data.sources import Source
 
@@ -78,6 +79,7 @@ def _folder(datasets: Any, entry: Dataset, source: Source) -> tuple[str, str | N
             f"a path to data must have no [, ], *, ?, :: or newline, which datasets takes for patterns, got {where!r}: "
             f"move it"
         )
+    check_folder(source, Path(where))
     try:
         names = datasets.get_dataset_config_names(where)
     except Exception as error:

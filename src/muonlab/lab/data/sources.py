@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from muonlab import _checks
 from muonlab.lab.data.registry import Dataset
 
-DECODING = 1
-"""Part of the cache key; increased when the same source decodes into other arrays."""
+DECODING = 2
+"""Part of the cache key; increased when the same source decodes into other arrays or metadata."""
 
 _OTHERWISE = "omit --data and MUONLAB_DATA to use the hub"
 Label = Literal["complete", "subset", "stand-in"]
@@ -59,7 +60,7 @@ def find_source(entry: Dataset, root: str | os.PathLike[str] | None = None) -> S
     chosen = root if root is not None else os.environ.get("MUONLAB_DATA") or None
     if chosen is None:
         return Source("hub", entry.hub)
-    base = Path(chosen)
+    base = _checks.path("data", chosen)
     if not base.is_dir():
         raise ValueError(f"data must be a directory, got {str(base)!r}: {_OTHERWISE}")
     names = folder_names(entry)

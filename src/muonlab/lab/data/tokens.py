@@ -19,6 +19,8 @@ from muonlab.lab.data.sources import Source
 
 _END = "<|endoftext|>"
 _BATCH = 128
+LONGEST_DOCUMENT = 2**22
+"""Most characters of a document; the tokenizer may take time quadratic in a word."""
 
 
 def write_tokens(
@@ -104,6 +106,11 @@ def _documents(entry: Dataset, source: Source, split: Iterable[Mapping[str, Any]
             raise ValueError(
                 f"row {row} of {source.phrase} must have a {column}, got {type(text).__name__}: "
                 f"use a copy of {entry.hub}"
+            )
+        if len(text) > LONGEST_DOCUMENT:
+            raise ValueError(
+                f"a document must have at most {LONGEST_DOCUMENT:,} characters, got {len(text):,} in row {row} of "
+                f"{source.phrase}: split it"
             )
         if text:
             yield text, is_held_out(str(document.get(identifier) or text))

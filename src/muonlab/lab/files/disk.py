@@ -8,12 +8,19 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from muonlab import _files
+
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk, an exceeded quota and a file that is too large."""
 
 
 def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a small file atomically; with ``durable``, return only when it is on the disk."""
+    """Write a small file atomically; with ``durable``, return only when it is on the disk.
+
+    Raises:
+        ValueError: if ``path`` is a directory, a pipe or a device.
+    """
+    _files.require_replaceable(path)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)
     try:
@@ -51,6 +58,6 @@ def _sync_descriptor(descriptor: int) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the sha256 of a file in hexadecimal digits."""
-    with path.open("rb") as file:
+    """Return the sha256 of a regular file in hexadecimal digits."""
+    with os.fdopen(_files.open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from muonlab import _files
+
 SavedRows = Mapping[str, Mapping[str, Any]]
 """For each file of rows, by name without ``.jsonl``: the number of saved ``lines`` and their ``sha256``."""
 
@@ -30,14 +32,15 @@ class RowFiles:
                 path.unlink(missing_ok=True)
                 continue
             kept = saved_content(path, saved[name])
-            with path.open("r+b") as file:
+            with os.fdopen(_files.open_regular(path, os.O_RDWR), "r+b") as file:
                 file.truncate(len(kept))
             self._lines[name], self._hashes[name] = saved[name]["lines"], hashlib.sha256(kept)
 
     def write(self, row: dict[str, Any], name: str) -> None:
         """Append a row."""
         if name not in self._open:
-            self._open[name] = (self.folder / f"{name}.jsonl").open("ab")
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            self._open[name] = os.fdopen(_files.open_regular(self.folder / f"{name}.jsonl", flags), "ab")
         line = (json.dumps(row, allow_nan=False) + "\n").encode()
         self._open[name].write(line)
         self._open[name].flush()
@@ -68,7 +71,10 @@ def saved_content(path: Path, saved: Mapping[str, Any], *, finished: bool = Fals
     Raises:
         ValueError: if the lines are missing or were changed.
     """
-    content = path.read_bytes() if path.is_file() else b""
+    try:
+        content = _files.read_bytes(path, at_most=_files.LARGEST_ROWS)
+    except (FileNotFoundError, NotADirectoryError):
+        content = b""
     lines = content.split(b"\n")[:-1]
     kept = b"".join(line + b"\n" for line in lines[: saved["lines"]])
     if hashlib.sha256(kept).hexdigest() != saved["sha256"] or (finished and kept != content):
@@ -83,4 +89,4 @@ def read_rows(path: Path, saved: Mapping[str, Any] | None, *, finished: bool = F
     """Return the saved rows of a file, none if ``saved`` is None; the arguments are those of :func:`saved_content`."""
     if saved is None:
         return []
-    return [json.loads(line) for line in saved_content(path, saved, finished=finished).splitlines()]
+    return [_files.parse_json(line) for line in saved_content(path, saved, finished=finished).splitlines()]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from muonlab import _checks
+from muonlab import _checks, _files
 from muonlab.lab.runner.planning import StudyRequest
 from muonlab.lab.runner.progress import ProgressDisplay
 from muonlab.lab.runner.results import CellResult, cell_names, read_cell
@@ -21,6 +21,8 @@ from muonlab.lab.runner.store import read_head
 from muonlab.lab.studies import find
 
 ShowLine = Callable[[str], None]
+LARGEST_LIST = 2**20
+"""Most bytes of a list of studies."""
 THREADS = 1
 """Threads of every cell, so that it can be timed in CPU seconds while others run."""
 
@@ -58,8 +60,8 @@ class QueueEntry:
 def read_queue(path: Path) -> tuple[QueueEntry, ...]:
     """Return the entries of a TOML file with a table ``[[run]]`` for each."""
     try:
-        runs = tomllib.loads(path.read_text(encoding="utf-8")).get("run", [])
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        runs = tomllib.loads(_files.read_bytes(path, at_most=LARGEST_LIST, follow_link=True).decode()).get("run", [])
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"a list of studies must be a TOML file, got {path}: {error}") from error
     if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
         raise ValueError(f"a list of studies must have entries [[run]], got {path} without: add one")

@@ -10,10 +10,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from muonlab import _checks
 from muonlab.lab.files.hashed_json import read_json
 from muonlab.lab.files.row_files import SavedRows, read_rows, saved_content
 from muonlab.lab.runner.machine import describe_machine
-from muonlab.lab.runner.store import NEVER_RUN, CellFolder, CellStatus, folder_name, key_of, read_head
+from muonlab.lab.runner.store import (
+    NEVER_RUN,
+    CellFolder,
+    CellStatus,
+    cell_folders,
+    check_own_folder,
+    folder_name,
+    key_of,
+    read_head,
+)
 from muonlab.lab.training import checkpoint
 
 if TYPE_CHECKING:
@@ -180,7 +190,7 @@ def load_results(path: str | os.PathLike[str], names: Sequence[str] | None = Non
     Raises:
         ValueError: if it is not a run directory, a file was changed, or a cell is missing or belongs elsewhere.
     """
-    folder = Path(path)
+    folder = _checks.path("path", path)
     head = read_head(folder)
     if head is None:
         raise ValueError(f"results are read from a run directory, got {folder} without a study.json: run a study first")
@@ -216,8 +226,7 @@ def sessions_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def _check_listed(folder: Path, names: Sequence[str]) -> None:
-    existing = {path.name for path in (folder / "cells").glob("*") if path.is_dir()}
-    for name in sorted(existing - set(names)):
+    for name in sorted(cell_folders(folder) - set(names)):
         raise ValueError(
             f"cells.json must list the cells of the run directory, got {folder} with {name}, which is not listed: "
             f"rerun the command of the study, or remove the folder"
@@ -250,6 +259,7 @@ def read_cell(path: Path, head: Mapping[str, Any] | None = None) -> CellResult:
     Raises:
         ValueError: if a file was changed, or belongs to another cell or another run directory.
     """
+    check_own_folder(path)
     about = read_json(path / "spec.json")
     key = key_of(about["identity"])
     _check_own(path, about, key, head)

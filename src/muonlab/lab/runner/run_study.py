@@ -84,14 +84,14 @@ def run(
     _check_ranks(study, jobs, ranks)
     if out is not None and not os.fspath(out):
         raise ValueError("--out must name a directory, got an empty name: omit it for runs/STUDY-PROFILE")
-    folder = Path("runs") / study.folder_name(profile) if out is None else Path(out)
+    folder = Path("runs") / study.folder_name(profile) if out is None else _checks.path("out", out)
     request = StudyRequest(
         study,
         profile,
         folder,
         _threads(threads, jobs, folder, study.profiles[profile]),
         seeds=seeds,
-        data=None if data is None else Path(data),
+        data=None if data is None else _checks.path("data", data),
         device=device,
         settings=settings or {},
         retry=retry,
@@ -124,7 +124,7 @@ def _threads(requested: int | None, jobs: int, folder: Path, profile: Profile) -
         return _checks.integer("threads", requested, at_least=1)
     head = read_head(folder)
     if head is not None:  # its cells have this number of threads, on whatever machine they are resumed
-        return int(head["settings"]["threads"])
+        return _checks.integer("threads of study.json", head["settings"]["threads"], at_least=1)
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return profile.threads or max(1, (os.cpu_count() or 1) // (jobs * local_ranks))
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from muonlab.lab.files.hashed_json import read_json, write_json
+from muonlab import _files
+from muonlab.lab.files.hashed_json import check_form, read_json, write_json
 from muonlab.lab.settings import plain_value
 from muonlab.lab.study import Cell, Study, cell_name
 from muonlab.lab.training import checkpoint
@@ -50,6 +51,21 @@ def study_head(study: Study, profile: str, settings: Mapping[str, Any], data: Ma
     }
 
 
+def check_own_folder(path: Path) -> None:
+    """Raise ValueError if the folder of a cell, or the folder of the cells, is a link out of the run directory."""
+    for folder in (path.parent, path):
+        if folder.is_symlink():
+            raise ValueError(
+                f"the cells of a run directory must be in it, got the link {folder}: replace it by the folder itself"
+            )
+
+
+def cell_folders(run: Path) -> set[str]:
+    """Return the names of the folders in ``cells`` of a run directory; raise if that is a link."""
+    check_own_folder(run / "cells")
+    return {path.name for path in (run / "cells").glob("*") if path.is_dir()}
+
+
 @contextmanager
 def hold_directory(path: Path, head: Mapping[str, Any]) -> Iterator[None]:
     """Lock a run directory for writing; create it if it does not exist.
@@ -76,12 +92,13 @@ def read_head(path: Path) -> dict[str, Any] | None:
     """Return the content of ``study.json``, or None if the directory is not a run directory."""
     if not (path / HEAD).exists():
         return None
-    head = read_json(path / HEAD)
+    head = read_json(path / HEAD, any_form=True)
     if head.get("format") != FORMAT:
         raise ValueError(
             f"a run directory must have the format {FORMAT}, got {path} with {head.get('format')!r}: use the version "
             f"of muonlab that made it, or choose another --out"
         )
+    check_form(path / HEAD, head)
     return head
 
 
@@ -107,7 +124,7 @@ def hold_lock(path: Path) -> Iterator[None]:
     """Hold the lock of a directory; the system releases it when this process ends, even if it is killed."""
     import fcntl
 
-    handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    handle = _files.open_regular(path / "lock", os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,6 +182,7 @@ class CellFolder:
 
     def create(self, cell: Cell, identity: Mapping[str, Any]) -> None:
         """Create the folder with its ``spec.json``; an existing one must have the same spec."""
+        check_own_folder(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         spec = cell.spec.to_dict()
         if not (self.path / "spec.json").exists():

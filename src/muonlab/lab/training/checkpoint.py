@@ -159,8 +159,8 @@ def is_undamaged(path: Path, manifest: Manifest) -> bool:
     try:
         if "files" in manifest:
             return bool({file.name: sha256(file) for file in data.iterdir()} == manifest["files"])
-        return bool(sha256(data) == manifest["sha256"])
-    except OSError:
+        return bool(sha256(data) == manifest.get("sha256"))
+    except (OSError, ValueError):
         return False
 
 

@@ -6,12 +6,12 @@ import json
 import os
 import re
 import webbrowser
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
 
+from muonlab import _checks, _files
 from muonlab.lab.files import disk
 from muonlab.report.explore import data
 from muonlab.report.page.markup import document
@@ -46,9 +46,10 @@ def explore(path: str | os.PathLike[str], *, show: bool = False) -> dict[str, An
     Raises:
         ValueError: if the path is a directory or its directory does not exist.
     """
-    target = Path(path)
+    target = _checks.path("path", path)
     if target.is_dir() or not target.parent.is_dir():
         raise ValueError(f"--out must be a file in an existing directory, got {target}: choose another")
+    _files.require_replaceable(target)  # before the seconds that the page takes
     text = explorer_html().encode()
     disk.write_file(target, text)
     if show:
