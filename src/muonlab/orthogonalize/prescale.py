@@ -64,8 +64,8 @@ def unit_scale(
     S is ``M`` itself where its range and layout allow, so that scaling touches Gram-sized matrices only; otherwise
     it is a buffer that the caller returns to the workspace. Zero stays zero.
     """
-    if M.device.type not in ("cpu", "mps") and M.dtype != torch.float64 and prescale != "none":
-        in_kernel = scales(*kernels_for(M.device), M, dtype)
+    in_kernel = prescale != "none" and scales(*kernels_for(M.device), M, dtype)
+    if in_kernel or (M.device.type not in ("cpu", "mps") and M.dtype != torch.float64 and prescale != "none"):
         return (_scaled_by_kernel if in_kernel else _normalized)(M, prescale, workspace), 1.0
     if dtype not in _WIDE:  # unscaled products would overflow in half precision
         return _scaled_half(M, prescale, workspace), 1.0
