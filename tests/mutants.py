@@ -512,8 +512,8 @@ MUTANTS = (
     Mutant(
         "optim",
         "optim/step.py",
-        "tensor.copy_(torch.where(cast(Tensor, finite), tensor, copy))",
-        "tensor.copy_(torch.where(cast(Tensor, finite), tensor, copy * 0))",
+        "torch.where(cast(Tensor, finite), tensor, copy, out=tensor)",
+        "torch.where(cast(Tensor, finite), tensor, copy * 0, out=tensor)",
         ("tests/optim/test_muon.py::test_skip_leaves_its_parameter_as_if_the_step_had_not_been",),
     ),
     Mutant(
@@ -535,8 +535,8 @@ MUTANTS = (
     Mutant(
         "optim",
         "optim/scaling.py",
-        "math.sqrt(outputs) / norm, 1.0)",
-        "math.sqrt(outputs) / (norm + 1e-7), 1.0)",
+        "math.sqrt(outputs) / norms, 1.0)",
+        "math.sqrt(outputs) / (norms + 1e-7), 1.0)",
         ("tests/optim/test_step.py::test_a_step_is_the_update_in_the_docstring_with_every_option_of_its_table",),
     ),
     Mutant(

@@ -133,6 +133,22 @@ def test_a_step_of_gpt_2_has_at_most_130_launches():
     assert min(counts.values()) > 30, counts
 
 
+def test_skipping_and_renormalizing_add_a_few_launches_to_each_matrix():
+    def of_twelve(**options):
+        params = [Parameter(torch.empty(64, 96, device="meta")) for _ in range(12)]
+        optimizer = Muon(params, lr=torch.tensor(0.02, device="meta"), **options)
+        for p in params:
+            p.grad = torch.empty_like(p)
+        with Tracer() as tracer:
+            optimizer.step()
+        return tracer.launches
+
+    plain = of_twelve()
+    assert of_twelve(renormalize="before") - plain <= 3 * 12 + 10  # two for the norm, one for the factor
+    assert of_twelve(nonfinite="skip") - plain <= 2 * 12 + 10  # momentum and weight kept or not
+    assert of_twelve(nonfinite="skip", momentum_form="heavy_ball") - plain <= 2 * 12 + 15
+
+
 # ------------------------------------------------------------------------------------------------- what is not captured
 
 

@@ -65,6 +65,6 @@ def norm_of_rows(rows: Tensor) -> Tensor:
     return norm
 
 
-def renormalize(weight: Tensor, norm: Tensor, outputs: int) -> None:
-    """Rescale a weight of the given norm to ``√outputs`` in place (the paper's experiments); zero stays zero."""
-    weight.mul_(torch.where(norm > 0, math.sqrt(outputs) / norm, 1.0).to(weight.dtype))
+def norm_factors(norms: Tensor, outputs: int) -> Tensor:
+    """Return the factors that bring weights of these norms to the norm ``√outputs``; 1 for zero."""
+    return torch.where(norms > 0, math.sqrt(outputs) / norms, 1.0)

@@ -18,7 +18,7 @@ from torch import Tensor
 from muonlab.optim.distributed.tensors import local_part
 from muonlab.optim.hooks import OrthogonalizeHooks
 from muonlab.optim.layout import Batch, FinishedBatches, GroupedParam, Layout, Layouts, Piece, param_blocks
-from muonlab.optim.scaling import SCALES, renormalize
+from muonlab.optim.scaling import SCALES, norm_factors
 from muonlab.optim.stack import MatrixStack
 from muonlab.optim.views import split_tensor
 from muonlab.orthogonalize.workspace import Workspaces
@@ -98,10 +98,12 @@ def check_finite(pieces: list[Piece]) -> list[Piece]:
     if not watched:
         return pieces
     flagged = list(pieces)
-    for (layout, *_), indices in watched.items():
-        largest = layout.max_over_ranks(torch.stack([_largest_entries(pieces[i]) for i in indices]))
-        for i, (grad, momentum) in zip(indices, (row.unbind() for row in largest.unbind()), strict=True):
-            flagged[i] = pieces[i]._replace(finite=_stays_finite(pieces[i], grad, momentum))
+    for (layout, _, dtype), indices in watched.items():
+        largest = layout.max_over_ranks(_largest_entries([pieces[i] for i in indices], dtype))
+        for run in _runs_of_one_check(pieces, indices):
+            flags = _stays_finite(pieces[indices[run.start]], *largest[:, run])
+            for i, finite in zip(indices[run], flags.unbind(), strict=True):
+                flagged[i] = pieces[i]._replace(finite=finite)
     _raise_nonfinite(flagged)
     return flagged
 
@@ -110,22 +112,33 @@ def _wide_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def _largest_entries(piece: Piece) -> Tensor:
-    """Return the largest absolute entry of the local gradient and of the local momentum."""
-    dtype = _wide_dtype(piece.grad)
-    if not piece.grad.numel():
-        return piece.grad.new_zeros(2, dtype=dtype)
-    return torch.stack([torch.linalg.vector_norm(t, torch.inf, dtype=dtype) for t in (piece.grad, piece.momentum)])
+def _largest_entries(pieces: Sequence[Piece], dtype: torch.dtype) -> Tensor:
+    """Return the largest absolute entries of the local gradients, and below them those of the local momenta."""
+    tensors = [piece.grad for piece in pieces] + [piece.momentum for piece in pieces]
+    norms = iter(torch._foreach_norm([t for t in tensors if t.numel()], torch.inf, dtype))
+    return torch.stack([next(norms) if t.numel() else t.new_zeros((), dtype=dtype) for t in tensors]).view(2, -1)
 
 
-def _stays_finite(piece: Piece, grad: Tensor, momentum: Tensor) -> Tensor:
-    """Return, on its device, whether a gradient is finite and keeps the momentum in the range of its dtype."""
-    largest = grad
+def _runs_of_one_check(pieces: Sequence[Piece], indices: Sequence[int]) -> Iterator[slice]:
+    """Yield slices of the indices whose pieces are of one group and dtype, and so are checked alike."""
+    first = 0
+    for _, run in groupby(indices, key=lambda i: (id(pieces[i].group), pieces[i].grad.dtype)):
+        last = first + sum(1 for _ in run)
+        yield slice(first, last)
+        first = last
+
+
+def _stays_finite(piece: Piece, grads: Tensor, momenta: Tensor) -> Tensor:
+    """Return whether gradients are finite and keep momenta in the range of their dtype, from their largest entries.
+
+    The pieces have the group and the dtype of ``piece``; the result is on their device.
+    """
+    largest = grads
     if piece.group.get("momentum_form", "heavy_ball") == "heavy_ball":
         # an average cannot leave the range of what it averages; this sum can
         beta = piece.group["momentum"]
-        updated = beta * momentum + grad
-        largest = grad + beta * updated if piece.group["nesterov"] else updated
+        updated = beta * momenta + grads
+        largest = grads + beta * updated if piece.group["nesterov"] else updated
     in_range: Tensor = largest <= torch.finfo(piece.grad.dtype).max
     return in_range
 
@@ -148,10 +161,10 @@ def _raise_nonfinite(pieces: Sequence[Piece]) -> None:
 def restore_skipped(pieces: Sequence[Piece], tensors: Sequence[Tensor]) -> Iterator[None]:
     """Restore the tensors of skipped pieces (``nonfinite="skip"``) on exit, bit for bit and without a host sync."""
     skippable = [(p.finite, t) for p, t in zip(pieces, tensors, strict=True) if p.group["nonfinite"] == "skip"]
-    copies = [tensor.clone() for _, tensor in skippable]
+    copies = torch._foreach_mul([tensor for _, tensor in skippable], 1.0) if skippable else ()  # in one launch
     yield
     for (finite, tensor), copy in zip(skippable, copies, strict=True):
-        tensor.copy_(torch.where(cast(Tensor, finite), tensor, copy))
+        torch.where(cast(Tensor, finite), tensor, copy, out=tensor)
 
 
 # -------------------------------------------------------------------------------------------------- stack by shape
@@ -302,9 +315,20 @@ def _moves(group: Mapping[str, Any]) -> bool:
 
 
 def renormalize_weights(pieces: Sequence[Piece], outputs: int) -> None:
-    """Rescale each matrix of the weights to the norm ``√outputs``."""
-    for piece, norm in zip(pieces, pieces[0].layout.weight_norms(pieces), strict=True):
-        renormalize(piece.weight, norm, outputs)
+    """Rescale each matrix of the weights to the norm ``√outputs`` (the paper's experiments); zero stays zero."""
+    norms = pieces[0].layout.weight_norms(pieces)
+    for members in _of_one_shape(norms):
+        factors = norm_factors(torch.stack([norms[i] for i in members]), outputs)
+        for i, factor in zip(members, factors.unbind(), strict=True):
+            pieces[i].weight.mul_(factor.to(pieces[i].weight.dtype))
+
+
+def _of_one_shape(tensors: Sequence[Tensor]) -> Iterator[list[int]]:
+    """Yield the indices of tensors of one shape and dtype."""
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        alike.setdefault((tensor.shape, tensor.dtype), []).append(i)
+    yield from alike.values()
 
 
 def decay_and_move(
