@@ -46,7 +46,7 @@ class Events:
 
     def watch(self) -> None:
         """Put an event before and after every sync and rename, and inside of every row and file."""
-        sync, replace, write, write_row = disk._sync_descriptor, Path.replace, disk.write, row_files.RowFiles.write
+        sync, replace, write, write_row = disk._sync_descriptor, Path.replace, disk.write_file, row_files.RowFiles.write
 
         def synced(descriptor: int) -> None:
             self.here(lambda: os.truncate(f"/proc/self/fd/{descriptor}", _half(descriptor)))
@@ -71,7 +71,7 @@ class Events:
 
         disk._sync_descriptor = synced
         Path.replace = replaced  # type: ignore[method-assign]
-        disk.write = written  # type: ignore[assignment]
+        disk.write_file = written  # type: ignore[assignment]
         row_files.RowFiles.write = row_written  # type: ignore[method-assign]
 
 
