@@ -21,6 +21,7 @@ from muonlab.diagnostics.benchmarking.timing import (
     release_memory,
     step_sides,
 )
+from muonlab.orthogonalize.crossover import has_triton, kernels_for
 from muonlab.orthogonalize.hardware import processor
 
 SIZES = {"cuda": (768, 12), "mps": (256, 2)}
@@ -67,7 +68,7 @@ def bench(
     rounds = _checks.integer("rounds", rounds, at_least=1, at_most=1000)
     tell = show or (lambda _: None)
     tell("checking results against float64")
-    rows = check_device(place, width if place.type == "cuda" else min(width, 64))
+    rows = check_device(place)
     report: dict[str, Any] = {
         "muonlab": muonlab.__version__,
         "hardware": hardware(place),
@@ -120,6 +121,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
             "capability": f"{properties.major}.{properties.minor}",
             "memory_bytes": properties.total_memory,
             "cuda": torch.version.cuda or torch.version.hip,
+            "kernels": kernels_for(device)[1] if has_triton() else "no Triton",
         }
     return about
 
