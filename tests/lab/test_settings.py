@@ -23,7 +23,7 @@ def test_a_wrong_value_is_refused_with_its_name():
             "an optimizer must be a name of muonlab list optimizers or a class of torch.optim, got",
         ),
         ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"clip": 0.0}, "clip must be a finite number in (0, inf)"),
+        ({"clip": 0.0}, "clip must be a finite number in (0, 1e+30]"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"device": "tpu"}, "device must be cpu, cuda, cuda:N or mps, got 'tpu'"),
         ({"precision": "float16"}, "precision must be one of"),

@@ -25,7 +25,7 @@ from muonlab.lab.own.optimizers import UNSUPPORTED
 from muonlab.lab.runner.cells import CellJob
 from muonlab.lab.runner.results import earlier_names
 from muonlab.lab.runner.summary import command as command_of
-from muonlab.lab.runner.summary import report
+from muonlab.lab.runner.summary import summarize
 from muonlab.lab.studies import find
 from muonlab.lab.study import Axis
 from muonlab.optim import optimizers
@@ -134,7 +134,7 @@ def test_edited_code_is_a_new_cell_and_the_old_one_stays(tmp_path):
         assert sorted(earlier_names(out)) == sorted(seen), what
         assert losses(load_results(out)) == now, what
         kept = f"Kept, but not shown: {len(seen)} cell{'s' if len(seen) > 1 else ''} of an earlier definition"
-        assert kept in console.run({**report(load_results(out)), "page": "report.html"}), what
+        assert kept in console.run({**summarize(load_results(out)), "page": "report.html"}), what
         seen |= now
     assert all((out / "cells" / name / "done.json").exists() for name in seen)
     again = run(loaded(tmp_path, "# a comment\n" + SMALLEST.replace("x):", "x):  # another")), out=out)

@@ -12,9 +12,12 @@ from muonlab.lab.training import checkpoint
 from muonlab.lab.training.snapshot import named_tensors, restore_random_state
 from muonlab.optim import SGDM
 
+OF_A_CELL = {"key": "0" * 64, "rows": {}}
+"""What the manifest of every checkpoint of a cell has."""
+
 
 def save(folder, step):
-    checkpoint.save(folder, step, {"w": torch.full((4,), float(step))}, {"step": step})
+    checkpoint.save(folder, step, {"w": torch.full((4,), float(step))}, {"step": step, **OF_A_CELL})
 
 
 def load(folder):
@@ -100,7 +103,7 @@ def test_tensors_are_filled_in_place_whatever_their_strides_dtype_and_gradients(
         "bytes": torch.arange(5, dtype=torch.uint8),
         "parameter": torch.nn.Parameter(torch.arange(4.0).bfloat16()),
     }
-    checkpoint.save(tmp_path, 1, saved, {})
+    checkpoint.save(tmp_path, 1, saved, OF_A_CELL)
     fresh = {name: tensor.detach().clone().zero_() for name, tensor in saved.items()}
     fresh["parameter"] = torch.nn.Parameter(fresh["parameter"])
     places = {name: tensor.data_ptr() for name, tensor in fresh.items()}
@@ -156,7 +159,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_no_part_of_a_new_one(tmp_pat
 def test_named_tensors_are_no_copies_and_restore_the_random_state(tmp_path):
     model = torch.nn.Linear(3, 2)
     optimizer = SGDM(model.parameters(), 0.1, 0.9)
-    checkpoint.save(tmp_path, 1, named_tensors(model, optimizer), {})
+    checkpoint.save(tmp_path, 1, named_tensors(model, optimizer), OF_A_CELL)
     expected = model.weight.detach().clone(), torch.rand(5)
     with torch.no_grad():
         model.weight.zero_()
@@ -172,6 +175,6 @@ def test_named_tensors_are_no_copies_and_restore_the_random_state(tmp_path):
 
 
 def test_another_shape_is_an_error_and_is_not_broadcast(tmp_path):
-    checkpoint.save(tmp_path, 1, {"w": torch.ones(1)}, {})
+    checkpoint.save(tmp_path, 1, {"w": torch.ones(1)}, OF_A_CELL)
     with pytest.raises(ValueError, match=r"w must have shape \[4\], got \[1\] in .*000000001"):
         checkpoint.fill({"w": torch.zeros(4)}, tmp_path, checkpoint.newest(tmp_path))
