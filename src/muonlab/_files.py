@@ -51,7 +51,8 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow_link: bool = Fa
 def _require_regular(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "a device")
-        raise ValueError(f"a file must be a regular one, got {path}, which is {kind}: replace it by a file")
+        way_out = "copy what it leads to, or choose another file"
+        raise ValueError(f"a file must be a regular one, got {path}, which is {kind}: {way_out}")
 
 
 def read_bytes(path: Path, *, at_most: int = LARGEST_JSON, follow_link: bool = False) -> bytes:

@@ -1,4 +1,4 @@
-"""Sixty hostile files, read in this process by the commands that read files; prints what happened as JSON.
+"""67 hostile files, read in this process by the commands that read files; prints what happened as JSON.
 
 python -m tests.attack.hostile FOLDER EVERY
 """
@@ -83,7 +83,7 @@ def certified(folder: Path, canary: Path) -> Iterator[Path]:
     for name, content in {
         "shape.npy": npy((10**9, 10**9)),
         "negative.npy": npy((-1, 5)),
-        "descr.npy": npy((3, 3), "__import__('os').system('x')"),
+        "descr.npy": npy((3, 3), f"__import__('os').system('touch {canary}')"),
         "header.npy": npy((3, 3), extra=b" " * 5_000_000),
         "parentheses.npy": b"\x93NUMPY\x02\x00" + struct.pack("<I", 9_000) + b"(" * 8_999 + b"\n",
         "length.safetensors": struct.pack("<Q", 2**63) + b"{}",
@@ -167,12 +167,12 @@ def run_directories(folder: Path, outside: Path) -> Iterator[Path]:
     yield made
 
 
-def data_folders(folder: Path) -> Iterator[Path]:
+def data_folders(folder: Path, canary: Path) -> Iterator[Path]:
     """Write folders for ``muonlab data prepare fineweb --data``."""
     levels = ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 60))]
     for name, file, content in (
         ("yaml", "README.md", "\n".join(["---", *levels, "---"]).encode()),
-        ("python", "README.md", b"---\nconfigs: !!python/object/apply:os.system ['touch canary']\n---\n"),
+        ("python", "README.md", f"---\nconfigs: !!python/object/apply:os.system ['touch {canary}']\n---\n".encode()),
         ("nested", "README.md", b"---\na: " + b"[" * 100_000 + b"\n---\n"),
         ("gz", "sample/a.json.gz", gzip.compress(b'{"text":"' + bytes(80 * MEGABYTE), 1)),
     ):
@@ -225,7 +225,7 @@ def main_(folder: Path, every: int) -> None:
     found += [attempt(["report", str(path)]) for path in files[1][::every]]
     found += [
         attempt(["data", "prepare", "fineweb", "--data", str(path)])
-        for path in data_folders(folder / "data")
+        for path in data_folders(folder / "data", canary)
         if every == 1
     ]
     left = sorted(str(path) for path in outside.iterdir())

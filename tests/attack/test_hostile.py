@@ -1,4 +1,4 @@
-"""Sixty hostile files: nothing in them is executed, nothing is written elsewhere, memory is bounded."""
+"""67 hostile files: nothing in them is executed, nothing is written elsewhere, memory is bounded."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Tracer(TorchDispatchMode):
         out = function(*args, **(kwargs or {}))
         returns = function._schema.returns
         view = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-        self.launches += not view and function is not torch.ops.aten.empty.memory_format
+        self.launches += not view and not function.name().startswith(("aten::empty", "aten::new_empty"))
         self.reads += function in Reads.waiting
         for x in tree_leaves(out):
             if isinstance(x, Tensor) and x.untyped_storage()._cdata not in self.known:

@@ -123,13 +123,13 @@ def launches(**options) -> int:
     return tracer.launches
 
 
-def test_a_step_of_gpt_2_has_at_most_130_launches():
+def test_a_step_of_gpt_2_has_at_most_140_launches():
     counts = {
         (dtype, decay): launches(orthogonalizer=NewtonSchulz(accuracy="half", compute_dtype=dtype), weight_decay=decay)
         for dtype in (torch.float16, torch.bfloat16, torch.float32)
         for decay in (0.0, 0.1)
     }
-    assert max(counts.values()) <= 130, counts
+    assert max(counts.values()) <= 140, counts
     assert min(counts.values()) > 30, counts
 
 

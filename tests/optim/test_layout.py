@@ -14,7 +14,7 @@ from muonlab import ExactPolar, Muon, NewtonSchulz
 from muonlab.optim.distributed.exchange import OwnedBlock, elements_sent, from_owners, to_owners
 from muonlab.optim.distributed.grid import RankGrid
 from muonlab.optim.distributed.layout import DistributedLayout
-from muonlab.optim.distributed.plan import assign_owners
+from muonlab.optim.distributed.plan import _comparable, assign_owners
 from muonlab.optim.layout import LocalLayout, LocalPipeline
 from muonlab.optim.views import chunk_sizes, matrix_blocks
 
@@ -138,3 +138,9 @@ def test_a_step_after_a_refused_plan_is_planned_anew():
             muon._layouts.agree_on_gradients(muon._grouped_params())
         plans.append(layout._plan_hash)
     assert plans[0] == plans[2] != plans[1]
+
+
+def test_ranks_compare_the_value_of_a_tensor_on_a_cpu_and_only_the_kind_of_one_on_an_accelerator():
+    assert _comparable(torch.tensor(0.5)) == _comparable(torch.tensor([0.5])) == 0.5
+    assert _comparable(torch.tensor(0.5, device="meta")) == "torch.float32 on meta"  # has no number to read
+    assert _comparable("flatten") == "flatten"

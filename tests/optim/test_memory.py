@@ -130,18 +130,19 @@ def most_bytes(count: int, shape: tuple[int, int], weight_bytes: int, compute_by
 
     In the dtype of the weights the directions and the results, twice for tall matrices; in the dtype of the computation
     the scaled matrices, the iterate of a second segment, the results if it is narrower, and four Gram-sized
-    matrices.
+    matrices; in float32 the matrices whose largest entry is 1, if the computation is narrower.
     """
     m, n = sorted(shape)
     stacks = count * m * n
     own = 2 * stacks * (2 if shape[0] > shape[1] else 1)
     narrower = compute_bytes < weight_bytes
-    return own * weight_bytes + ((2 + narrower) * stacks + 4 * count * m * m) * compute_bytes
+    wide = 4 * stacks if compute_bytes < 4 else 0
+    return own * weight_bytes + wide + ((2 + narrower) * stacks + 4 * count * m * m) * compute_bytes
 
 
-def peak_on_a_device(shape: tuple[int, int], count: int, **options) -> int:
+def peak_on_a_device(*shapes: tuple[int, int], **options) -> int:
     """Return the bytes that a step on a device without data holds at once."""
-    params = [Parameter(torch.empty(shape, device="meta")) for _ in range(count)]
+    params = [Parameter(torch.empty(shape, device="meta")) for shape in shapes]
     options = {k: v.to("meta") if isinstance(v, Tensor) else v for k, v in options.items()}
     optimizer = Muon(params, **{"lr": 0.1, **options})
     for p in params:
@@ -157,13 +158,19 @@ def test_a_step_on_a_device_holds_the_memory_of_the_formula():
         options = {**given, "orthogonalizer": NewtonSchulz(accuracy="half", compute_dtype=dtype)}
         formula = most_bytes(8, shape, 4, 2 if dtype else 4)
         copies = 9 * shape[0] * shape[1] * 4 if options.get("nonfinite") == "skip" else 0  # weights, one new weight
-        peak = peak_on_a_device(shape, 8, **options)
+        peak = peak_on_a_device(*[shape] * 8, **options)
         assert 0.6 * formula < peak <= formula + copies + few, (shape, given, dtype)
 
 
 def test_the_memory_of_a_step_on_a_device_is_bounded_whatever_the_number_of_matrices(monkeypatch):
     monkeypatch.setattr(layout, "DEVICE_CHUNK_BYTES", 4 * 64 * 64 * 4)
     for count in (4, 40):
-        assert peak_on_a_device((64, 64), count) <= most_bytes(4, (64, 64), 4, 4) + 1024
+        assert peak_on_a_device(*[(64, 64)] * count) <= most_bytes(4, (64, 64), 4, 4) + 1024
+    few = peak_on_a_device(*[(64, 64)] * 4)
+    many = [(64, 64 + 8 * i) for i in range(8) for _ in range(7)]  # several shapes, each with a chunk that is not full
+    assert peak_on_a_device(*many) <= 2.5 * few  # the largest shape has 1.9 times the entries of the smallest
+    assert (
+        peak_on_a_device(*many, capturable=True, lr=torch.tensor(0.1)) > 6 * few
+    )  # it keeps the buffers of all shapes
     monkeypatch.setattr(layout, "DEVICE_CHUNK_BYTES", 40 * 64 * 64 * 4)
-    assert peak_on_a_device((64, 64), 40) > most_bytes(4, (64, 64), 4, 4) * 5
+    assert peak_on_a_device(*[(64, 64)] * 40) > most_bytes(4, (64, 64), 4, 4) * 5

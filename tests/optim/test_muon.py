@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from muonlab import SGDM, ExactPolar, Muon, NewtonSchulz
 from muonlab.optim import layout
 from muonlab.optim.orthogonalizer import from_plain
+from muonlab.optim.step import check_finite
 from muonlab.orthogonalize import PRESCALES, release
 from muonlab.polynomials import taylor
 from tests.optim.devices import OnDevice, OneDevice, Reads
@@ -401,6 +402,14 @@ def test_a_step_on_a_device_reads_nothing_back_and_one_number_to_raise():
             assert reads.count == (nonfinite == "raise")
         for p, h in zip(params, here, strict=True):
             torch.testing.assert_close(p, h, rtol=1e-5, atol=1e-5)
+
+
+def test_the_check_of_finiteness_takes_a_process_that_holds_only_empty_shards():
+    param = Parameter(torch.empty(0, 6))
+    group = {"nonfinite": "skip", "momentum": 0.9, "nesterov": False}
+    piece = layout.Piece(param, group, "w", layout.LOCAL, param.detach(), param.detach(), param.detach())
+    [checked] = check_finite([piece, piece][:1])
+    assert bool(checked.finite)
 
 
 @pytest.mark.usefixtures("_capability_by_index")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from muonlab.orthogonalize import crossover, prescale, products
+from muonlab.orthogonalize import crossover, products
 from muonlab.orthogonalize.crossover import Gpu, multiplies, scales
 from muonlab.orthogonalize.iteration import iterate
 from muonlab.orthogonalize.segments import plan_segments
@@ -126,8 +126,7 @@ def test_an_orthogonalization_on_an_imagined_gpu_issues_the_kernels_that_the_tab
         ((2, 256, 512), "auto", False),
         ((2, 256, 512), "always", True),
     ):
-        for module in (products, prescale):
-            monkeypatch.setattr(module, "kernels_for", lambda _, mode=mode: (H100, mode))
+        monkeypatch.setattr(crossover, "kernels_for", lambda _, mode=mode: (H100, mode))
         counts = issued(shape, schedule)
         segments = plan_segments(schedule, *sorted(shape[1:]), torch.float16, "auto")
         assert (counts.count("muonlab::symmetric_matmul") >= 2 * len(segments)) is multiplied, (shape, mode)
@@ -139,7 +138,7 @@ def test_an_orthogonalization_on_an_imagined_gpu_issues_the_kernels_that_the_tab
 @pytest.mark.kernels("triton")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_long_rows_are_summed_in_pieces_unless_the_kernel_sums_half_precision(monkeypatch):
-    monkeypatch.setattr(products, "kernels_for", lambda _: (H100, "always"))
+    monkeypatch.setattr(crossover, "kernels_for", lambda _: (H100, "always"))
     for dtype, pieces in ((torch.float16, 1), (torch.float32, 3)):
         names = []
         with FakeTensorMode(), counting(names):

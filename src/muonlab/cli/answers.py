@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from muonlab import _checks, _files
 from muonlab.cli import commands, console
 
 Report = dict[str, Any]
@@ -185,6 +186,8 @@ def _bench(device: str, width: int | None, layers: int | None, rounds: int, out:
     from muonlab.diagnostics.benchmarking import bench
     from muonlab.diagnostics.benchmarking.device_report import file_name, write_report
 
+    if out is not None:
+        _files.require_replaceable(_checks.path("--out", out))
     report = bench(device, width=width, layers=layers, rounds=rounds, show=console.show_line)
     path = Path(out or file_name(report))
     write_report(report, path)

@@ -123,7 +123,8 @@ class RecorderCallback(TrainerCallback):
         self.recorder = Recorder(unwrapped(optimizer), to=to, keep=to is None, **self._options)
         saved = _recorder_file(args, state)
         if state.global_step and saved.is_file():
-            self.recorder.load_state_dict(_files.read_json(saved))
+            # a checkpoint from the hub's cache has links
+            self.recorder.load_state_dict(_files.parse_json(_files.read_bytes(saved, follow_link=True)))
         self._scalars = ScalarLog(self.recorder)
 
     def on_log(self, args: Any, state: Any, control: Any, *, logs: dict[str, Any] | None = None, **_: Any) -> None:

@@ -50,11 +50,11 @@ class MomentumOptimizer(Optimizer):
                 loss = closure()
         compiling = torch.compiler.is_compiling()
         if not compiling:
-            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-                self._check_capture()
             for group in self.param_groups:  # options assigned by hand are checked like any other
                 group.update(checked(group, self.checks))
                 self._check_group(group)
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                self._check_capture()
         params = self._grouped_params()
         if not compiling and len(self.state) > sum(len(group["params"]) for group in self.param_groups):
             drop_stale_states(self)
@@ -149,7 +149,7 @@ class MomentumOptimizer(Optimizer):
         if "_layouts" not in self.__dict__:  # unpickled: without the process group, which cannot be pickled
             self._layouts = Layouts(**state.get("distribution", {"options": tuple(self.checks)}))
         state = {key: value for key, value in state.items() if key != "distribution"}
-        defaults = state.get("defaults", getattr(self, "defaults", {}))
+        defaults = {"capturable": False, **state.get("defaults", getattr(self, "defaults", {}))}
         present = getattr(self, "param_groups", [])
         groups = [
             self._restored(group, {**defaults, **(present[i] if i < len(present) else {})})

@@ -184,9 +184,8 @@ class Muon(MomentumOptimizer):
             What the closure returned.
         """
         loss, params = self._begin_step(closure)
+        self._workspaces.keep = any(group["capturable"] for group in self.param_groups)
         self.orthogonalized = muon_step(params, self._layouts, self._orthogonalize_hooks, self._workspaces)
-        if not any(group["capturable"] for group in self.param_groups):
-            self._workspaces.clear()
         return loss
 
     # ------------------------------------------------------------------------------------------------------- recipes

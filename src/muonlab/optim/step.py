@@ -40,7 +40,8 @@ def muon_step(
             batch = Batch(chunk, update_momentum(chunk, stack), stack)  # line 4: M_t
             finished = pipeline.orthogonalize(batch)  # lines 5-9: O_t; the layout decides where
             update_weights(finished)  # line 10: W_t
-            del batch, finished  # free their memory before the next chunk
+            del stack, batch, finished  # free their memory before the next chunk
+            workspaces.finish_stack()
         update_weights(pipeline.finish())
     return hooks.end_step()
 
@@ -115,7 +116,8 @@ def _wide_dtype(tensor: Tensor) -> torch.dtype:
 def _largest_entries(pieces: Sequence[Piece], dtype: torch.dtype) -> Tensor:
     """Return the largest absolute entries of the local gradients, and below them those of the local momenta."""
     tensors = [piece.grad for piece in pieces] + [piece.momentum for piece in pieces]
-    norms = iter(torch._foreach_norm([t for t in tensors if t.numel()], torch.inf, dtype))
+    full = [t for t in tensors if t.numel()]
+    norms = iter(torch._foreach_norm(full, torch.inf, dtype) if full else ())
     return torch.stack([next(norms) if t.numel() else t.new_zeros((), dtype=dtype) for t in tensors]).view(2, -1)
 
 
@@ -161,7 +163,9 @@ def _raise_nonfinite(pieces: Sequence[Piece]) -> None:
 def restore_skipped(pieces: Sequence[Piece], tensors: Sequence[Tensor]) -> Iterator[None]:
     """Restore the tensors of skipped pieces (``nonfinite="skip"``) on exit, bit for bit and without a host sync."""
     skippable = [(p.finite, t) for p, t in zip(pieces, tensors, strict=True) if p.group["nonfinite"] == "skip"]
-    copies = torch._foreach_mul([tensor for _, tensor in skippable], 1.0) if skippable else ()  # in one launch
+    copies = [torch.empty_like(tensor) for _, tensor in skippable]
+    if skippable:
+        torch._foreach_copy_(copies, [tensor for _, tensor in skippable])
     yield
     for (finite, tensor), copy in zip(skippable, copies, strict=True):
         torch.where(cast(Tensor, finite), tensor, copy, out=tensor)
@@ -210,7 +214,8 @@ def split_chunks(stacks: Iterable[Sequence[Piece]], layout: Layout) -> Iterator[
     for stack in stacks:
         budget = layout.chunk_bytes(stack[0].weight.device)
         matrix_bytes = math.prod(stack[0].block.shape) * stack[0].weight.element_size()
-        size = max(1, budget // matrix_bytes)
+        most = max(1, budget // matrix_bytes)
+        size = -(-len(stack) // -(-len(stack) // most))  # equal chunks: few shapes
         for first in range(0, len(stack), size):
             yield stack[first : first + size]
 

@@ -44,10 +44,11 @@ def arithmetic_of(dtype: torch.dtype, device: torch.device | str = "cpu", m: int
         >>> arithmetic_of(torch.float32)
         Arithmetic(unit_roundoff=5.960464477539063e-08, symmetric=0.75, commuting=1.0)
     """
-    device = torch.device(device)
-    in_kernel = multiplies_alone(*kernels_for(device), dtype, m)
-    costs = CPU_COSTS if device.type == "cpu" else KERNEL_COSTS if in_kernel else LIBRARY_COSTS
-    return Arithmetic(product_roundoff(dtype, device), *costs)
+    device = device if isinstance(device, torch.device) else torch.device(device)
+    if device.type == "cpu":
+        return Arithmetic(product_roundoff(dtype, device), *CPU_COSTS)
+    in_kernel = device.type == "cuda" and multiplies_alone(*kernels_for(device), dtype, m)
+    return Arithmetic(product_roundoff(dtype, device), *(KERNEL_COSTS if in_kernel else LIBRARY_COSTS))
 
 
 def product_roundoff(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:

@@ -84,6 +84,16 @@ def multiplies_alone(gpu: Gpu | None, mode: Mode, dtype: torch.dtype, m: int) ->
     return gpu is not None and multiplies(gpu, mode, torch.empty((m, m), dtype=dtype, device="meta"))
 
 
+def multiplies_here(A: Tensor) -> bool:
+    """Return whether a symmetric product with A runs in the kernel on its device; quick on a CPU."""
+    return A.device.type == "cuda" and multiplies(*kernels_for(A.device), A)
+
+
+def scales_here(M: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether the prescale of ``M`` runs in the kernels on its device; quick on a CPU."""
+    return M.device.type == "cuda" and scales(*kernels_for(M.device), M, dtype)
+
+
 def scales(gpu: Gpu | None, mode: Mode, M: Tensor, dtype: torch.dtype) -> bool:
     """Return whether the prescale of ``M`` to a compute dtype runs in the kernels, in two launches."""
     if gpu is None or mode == "never" or gpu.capability[0] < _LEAST_CAPABILITY:

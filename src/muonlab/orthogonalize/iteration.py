@@ -252,11 +252,12 @@ def segment_product(segment: Segment, R: Tensor, square: Tensor | None, workspac
         square: ``R²`` where it is known already; its buffer is used up.
         workspace: pool of buffers.
     """
-    product, nearly = symmetric_product(R), commuting_product(R)
+    product = symmetric_product(R)
     Q = workspace.take(R.shape)
     c = _polynomial_of(segment[0], R, square, product, workspace, out=Q)  # Q = Z_0, P_0 = c I + Z_0
     if len(segment) == 1:
         return add_identity(Q, c)  # Q = P_0
+    nearly = commuting_product(R)
     spare = workspace.take(R.shape)
     nearly(R, Q, R, beta=c, out=spare)  # P_0 R_0 = c R_0 + Z_0 R_0
     product(spare, spare, Q, beta=c, out=R)  # R_1 = P_0 R_0 P_0 = c (P_0 R_0) + (P_0 R_0) Z_0

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from muonlab.orthogonalize.crossover import kernels_for, scales
+from muonlab.orthogonalize.crossover import scales_here
 from muonlab.orthogonalize.products import symmetric_product
 from muonlab.orthogonalize.workspace import Workspace
 
@@ -30,8 +30,8 @@ _LONG_ROW = 1 << 14
 _SAFE = (2.0**-20, 2.0**40)
 """Norms between which float32 squares neither overflow nor lose anything that counts."""
 
-_TINY = 1e-300
-"""Below the square of every positive float32 norm."""
+_TINY = 1e-30
+"""Below the square of the norm of every matrix but zero, after its largest entry has been brought to 1 or near."""
 
 _ALIGNMENT = 64
 """Products may round differently from another address; this one, torch's own, makes batches and singles agree."""
@@ -64,8 +64,9 @@ def unit_scale(
     S is ``M`` itself where its range and layout allow, so that scaling touches Gram-sized matrices only; otherwise
     it is a buffer that the caller returns to the workspace. Zero stays zero.
     """
-    in_kernel = prescale != "none" and scales(*kernels_for(M.device), M, dtype)
-    if in_kernel or (M.device.type not in ("cpu", "mps") and M.dtype != torch.float64 and prescale != "none"):
+    in_kernel = prescale != "none" and scales_here(M, dtype)
+    on_accelerator = M.device.type not in ("cpu", "mps") and torch.float64 not in (M.dtype, dtype)
+    if in_kernel or (on_accelerator and prescale != "none"):
         return (_scaled_by_kernel if in_kernel else _normalized)(M, prescale, workspace), 1.0
     if dtype not in _WIDE:  # unscaled products would overflow in half precision
         return _scaled_half(M, prescale, workspace), 1.0
@@ -88,20 +89,30 @@ def unit_scale(
 
 
 def _normalized(M: Tensor, prescale: Prescale, workspace: Workspace) -> Tensor:
-    """Return the scaled input on an accelerator: two passes that read M and one that writes, in a few launches.
+    """Return the scaled input on an accelerator, in few launches and in memory of the workspace alone.
 
-    The sum of squares is taken in float64, in which no float32 overflows or underflows. Zero stays zero, and a matrix
+    Entries are brought to at most 1 first, so that no square leaves the range of float32. Zero stays zero, and a matrix
     with an infinite entry becomes NaN.
     """
-    scalars = workspace.of_dtype(torch.float64)
-    norm, square = scalars.take(M[..., :1, :1].shape), scalars.take(M[..., :1, :1].shape)
-    torch.linalg.vector_norm(M, dim=(-2, -1), keepdim=True, dtype=torch.float64, out=norm)
+    wide = workspace.of_dtype(torch.float32)
+    largest, unit, norm, square = (wide.take(M[..., :1, :1].shape) for _ in range(4))
+    rows = wide.take(M[..., :1].shape)
+    torch.linalg.vector_norm(M, torch.inf, dim=(-2, -1), keepdim=True, dtype=torch.float32, out=largest)
+    torch.reciprocal(largest.clamp_(2.0**-126, 2.0**126), out=unit)
+    S = torch.mul(M, unit, out=wide.take(M.shape))
+    torch.linalg.vector_norm(S, dim=-1, keepdim=True, out=rows)
+    torch.linalg.vector_norm(rows, dim=-2, keepdim=True, out=norm)
     torch.mul(norm, norm, out=square).clamp_min_(_TINY)
     norm.div_(square)  # 1/norm; 0 for zero, NaN for infinity
     if prescale == "paper":
-        norm.clamp_max_(1.0)
-    X = torch.mul(M, norm, out=workspace.take(M.shape))
-    scalars.give(norm, square)
+        torch.minimum(norm, largest, out=norm)  # S·largest = M
+    wide.give(largest, unit, square, rows)
+    if wide is workspace:
+        X = S.mul_(norm)
+    else:
+        X = torch.mul(S, norm, out=workspace.take(M.shape))
+        wide.give(S)
+    wide.give(norm)
     return X
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from muonlab.orthogonalize.arithmetic import TF32_ROUNDOFF, product_roundoff
-from muonlab.orthogonalize.crossover import kernels_for, multiplies
+from muonlab.orthogonalize.crossover import multiplies_here
 from muonlab.orthogonalize.matrices import HALF
 from muonlab.orthogonalize.workspace import Workspace
 from muonlab.theory.cost import block_size
@@ -44,7 +44,7 @@ def plain_product(ndim: int) -> Product:
 
 def symmetric_product(R: Tensor) -> Product:
     """Return the product ``A B`` to use for matrices of R's shape where B and the result are symmetric."""
-    if multiplies(*kernels_for(R.device), R):
+    if multiplies_here(R):
         return kernel_product
     return mirrored_product if _splits(R.shape[-1], R.shape[-1], R) else plain_product(R.ndim)
 
@@ -55,7 +55,7 @@ def commuting_product(R: Tensor) -> Product:
     The kernel mirrors it too: with some products mirrored and others whole, errors are larger than with all of either
     kind (docs/adr/0024).
     """
-    return kernel_product if multiplies(*kernels_for(R.device), R) else plain_product(R.ndim)
+    return kernel_product if multiplies_here(R) else plain_product(R.ndim)
 
 
 def multiply(A: Tensor, B: Tensor, *, scale: Factor = 1.0, out: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def multiply(A: Tensor, B: Tensor, *, scale: Factor = 1.0, out: Tensor) -> Tenso
 
 def gram(X: Tensor, *, scale: Factor = 1.0, out: Tensor) -> Tensor:
     """Set ``out ← scale·X Xᵀ``, long rows piece by piece: one float32 sum over a million columns loses digits."""
-    in_kernel = multiplies(*kernels_for(X.device), X)
+    in_kernel = multiplies_here(X)
     if X.shape[-1] > 2 * _PIECE and not (in_kernel and X.dtype in HALF):  # the kernel sums half precision in float32
         part = torch.empty_like(out)
         wide = out.dtype if out.dtype == torch.float64 else torch.float32  # half precision would round every sum

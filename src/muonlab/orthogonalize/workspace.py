@@ -30,7 +30,9 @@ class Workspace:
         return free.pop() if free else torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def of_dtype(self, dtype: torch.dtype) -> Workspace:
-        """Return the pool for another dtype that belongs to this one."""
+        """Return the pool for another dtype that belongs to this one; itself for its own dtype."""
+        if dtype == self._dtype:
+            return self
         return self._of_other_dtypes.setdefault(dtype, Workspace(dtype, self._device))
 
     def give(self, *buffers: Tensor) -> None:
@@ -51,9 +53,13 @@ class Workspaces:
     """Workspaces that an owner, such as an optimizer, keeps between calls: one for each dtype, device and CUDA stream.
 
     Buffers are reused in the order of a stream, so each stream has its own.
+
+    Attributes:
+        keep: whether buffers stay after :meth:`finish_stack`; else every shape of a step would hold memory to its end.
     """
 
     def __init__(self) -> None:
+        self.keep = False
         self._kept: dict[tuple[torch.dtype, torch.device, int], Workspace] = {}
 
     def of(self, dtype: torch.dtype, device: torch.device) -> Workspace:
@@ -62,9 +68,10 @@ class Workspaces:
         key = (dtype, device, torch.cuda.current_stream(device).cuda_stream if real else 0)
         return self._kept.setdefault(key, Workspace(dtype, device))
 
-    def clear(self) -> None:
-        """Free all buffers that are not in use."""
-        self._kept.clear()
+    def finish_stack(self) -> None:
+        """Free all buffers that are not in use, unless they are to be kept."""
+        if not self.keep:
+            self._kept.clear()
 
 
 _kept = _Kept()

@@ -19,6 +19,10 @@ FILES = {
     "their_lib/act.py": "def act(x):\n    return x.relu()\n",
     "their_lib/blocks.py": "from .act import act\n\n\ndef block(x):\n    return act(x)\n",
     "their_helper.py": "from their_lib.act import act\n\n\ndef helped(x):\n    return act(x)\n",
+    "their_pack/__init__.py": "from . import inner\n",
+    "their_pack/inner.py": "def act(x):\n    return x.relu()\n",
+    "their_stars.py": "from their_other_stars import *\n\n\ndef one(x):\n    return two(x)\n",
+    "their_other_stars.py": "from their_stars import *\n\n\ndef two(x):\n    return x.relu()\n",
     "their_folder/part.py": "def part(x):\n    return x.relu()\n",
     "their_unused.py": "def act(x):\n    return x.relu()\n",
 }
@@ -57,6 +61,9 @@ def test_an_edit_of_what_is_used_is_seen_however_it_is_imported(key):
         ("from their_lib import act", "act(x)", act),  # the package imports it from its file
         ("from their_lib import blocks", "blocks.block(x)", act),
         ("import their_helper", "their_helper.helped(x)", act),
+        ("from their_pack import inner", "inner.act(x)", ("their_pack/inner.py", "relu", "tanh")),
+        ("import their_pack", "their_pack.inner.act(x)", ("their_pack/inner.py", "relu", "tanh")),
+        ("from their_stars import one", "one(x)", ("their_other_stars.py", "relu", "tanh")),
         ("from their_helper import helped as h", "h(x)", act),
         ("from their_folder import part", "part.part(x)", ("their_folder/part.py", "relu", "tanh")),
         ("if True:\n    from their_lib.act import act", "act(x)", act),

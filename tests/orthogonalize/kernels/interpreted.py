@@ -313,7 +313,7 @@ def whole() -> dict[str, object]:
     """Newton-Schulz through the kernels, on a stack and on its transpose, against exact steps in float64."""
     from muonlab.diagnostics.matrix_spectra import by_definition
     from muonlab.orthogonalize import prescale, products
-    from muonlab.orthogonalize.crossover import Gpu
+    from muonlab.orthogonalize.crossover import Gpu, multiplies, scales
     from muonlab.orthogonalize.iteration import iterate
     from muonlab.orthogonalize.segments import plan_segments
     from muonlab.orthogonalize.workspace import Workspace
@@ -335,7 +335,9 @@ def whole() -> dict[str, object]:
         calls.clear()
         found[f"{dtype} {'tall' if tall else 'wide'} {name}"] = row = {"segments": [len(part) for part in segments]}
         for way, mode in (("kernels", "always"), ("torch", "never")):
-            products.kernels_for = prescale.kernels_for = lambda _, mode=mode: (Gpu("cuda", (9, 0)), mode)
+            gpu = Gpu("cuda", (9, 0)), mode
+            products.multiplies_here = lambda A, gpu=gpu: multiplies(*gpu, A)
+            prescale.scales_here = lambda M, dtype, gpu=gpu: scales(*gpu, M, dtype)
             out = torch.full_like(M, float("nan"), dtype=dtype)
             with Counting():
                 iterate(M, out, Workspace(dtype, M.device), segments, name)

@@ -76,7 +76,7 @@ def products(device: torch.device, dtype: torch.dtype) -> list[Row]:
             info = torch.finfo(dtype)
             reading = product_roundoff(dtype, device) if product_roundoff(dtype, device) > info.eps else 0.0
             bound = info.eps / 2 * exact.abs() + 2 * (A.shape[-1] * wide + reading) * sums + info.tiny * info.eps
-            error = float(((result.double().cpu() - exact).abs() / bound).max())
+            error = float(((result.cpu().double() - exact).abs() / bound).max())
             rows.append(_row("products", dtype, error, 1.0))
     return rows
 
@@ -107,7 +107,7 @@ def orthogonalized(device: torch.device, dtype: torch.dtype) -> list[Row]:
             M = M if dtype == torch.float64 else M.float()
             exact = newton_schulz(M.double(), DEFAULT_SCHEDULE)
             O = newton_schulz(M.to(device)[None], DEFAULT_SCHEDULE, compute_dtype=dtype, accuracy="half")[0]
-            error = float(torch.linalg.matrix_norm(O.double().cpu() - exact, ord=2))
+            error = float(torch.linalg.matrix_norm(O.cpu().double() - exact, ord=2))
             c = concentration_of(M)
             allowed = allowed_error(DEFAULT_SCHEDULE, dtype, "half", size=max(m, n), device=device, concentration=c)
             rows.append(_row("orthogonalized matrices", dtype, error, allowed))
@@ -141,12 +141,14 @@ def same_steps(device: torch.device) -> Row:
 
 def captured_steps(device: torch.device) -> Row:
     """Compare steps that a CUDA graph repeats with the same steps without one."""
-    optimizer, params = _trained(device, 3, capturable=True)
-    _, expected = _trained(device, 6, capturable=True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):  # recorded, not run
-        optimizer.step()
-    for _ in range(3):
-        graph.replay()
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):  # buffers belong to a stream
+        optimizer, params = _trained(device, 3, capturable=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):  # recorded, not run
+            optimizer.step()
+        for _ in range(3):
+            graph.replay()
     torch.cuda.synchronize(device)
+    _, expected = _trained(device, 6, capturable=True)
     return _row("six steps, three of them in a CUDA graph", torch.float32, _apart(params, expected), 1e-6)

@@ -139,4 +139,4 @@ def file_name(report: dict[str, Any]) -> str:
 
 def write_report(report: dict[str, Any], path: Path) -> None:
     """Write a report as JSON to a file."""
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -42,7 +42,7 @@ class RowFile:
         """Return where the complete rows end, and whether the last one has no newline yet; refuse other files."""
         size = self._file.seek(0, os.SEEK_END)
         self._file.seek(0)
-        first = self._file.readline(_LONGEST)
+        first = (self._file.read(_LONGEST) or b"").partition(b"\n")[0]
         self._file.seek(max(0, size - _LONGEST))
         tail = self._file.read()
         last = tail[tail.rfind(b"\n") + 1 :]

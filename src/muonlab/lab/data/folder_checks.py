@@ -31,7 +31,7 @@ def check_folder(source: Source, folder: Path) -> None:
             raise ValueError(
                 f"a folder of data must have regular files only, got a pipe or device in {where}: remove it"
             )
-        if path.name == "README.md" or path.suffix in (".yaml", ".yml"):
+        if path in (folder / "README.md", folder / ".huggingface.yaml"):  # what the library reads settings from
             _check_card(path, where)
         if path.suffix in _PACKED and stat.S_ISREG(mode):
             _check_lines(path, where)
@@ -39,13 +39,14 @@ def check_folder(source: Source, folder: Path) -> None:
 
 def _check_card(path: Path, where: str) -> None:
     import yaml  # type: ignore[import-untyped]  # a requirement of datasets
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
     try:
         text = _files.read_bytes(path, at_most=LARGEST_CARD, follow_link=True).decode(errors="replace")
-        settings = text.split("---\n")[1] if path.name == "README.md" and text.startswith("---\n") else text
-        if path.name == "README.md" and settings is text:
-            return
-        refers = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(settings))
+        if path.name == "README.md":
+            block = REGEX_YAML_BLOCK.search(text)
+            text = block[2] if block else ""
+        refers = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
     except (yaml.YAMLError, RecursionError):  # the library names what is wrong
         return
     if refers:

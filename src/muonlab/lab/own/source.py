@@ -54,9 +54,10 @@ def source_hash(target: Callable[..., Any]) -> str | None:
         raise ValueError(
             f"a cell is identified by the source of its parts, got {name}, whose source is not in a file: {_WAY_OUT}"
         )
-    found: dict[str, str] = {}
+    found: dict[str, str | None] = {}
     _collect(_File(module.__name__, path), name, found)
-    return hashlib.sha256("\n".join(f"{name}\n{found[name]}" for name in sorted(found)).encode()).hexdigest()
+    parts = [f"{name}\n{found[name]}" for name in sorted(found) if found[name]]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def check_hashable(target: Callable[..., Any]) -> None:
@@ -108,42 +109,48 @@ class _Code(NamedTuple):
 _Import = ast.Import | ast.ImportFrom
 
 
-def _collect(file: _File, name: str, found: dict[str, str]) -> bool:
+def _collect(file: _File, name: str, found: dict[str, str | None]) -> bool:
     """Add the definition of a name of a file, and those of all names that it uses; return whether there is one."""
     code = file.code
-    if file.place(name) in found or file.place() in found:
-        return True
+    if file.place() in found:
+        return name in code.definitions or name in code.imports
+    if file.place(name) in found:  # None: not found there, or searched for right now
+        return found[file.place(name)] is not None
     nodes = code.definitions.get(name, [])
-    if nodes:
-        found[file.place(name)] = "\n".join(map(ast.unparse, nodes))
+    found[file.place(name)] = "\n".join(map(ast.unparse, nodes)) or None
     for statement, alias in code.imports.get(name, []):
         _follow(file, statement, alias, found)
     for used in sorted({used.id for node in nodes for used in _names(node)}):
         _collect(file, used, found)
     for node in nodes:
         _follow_all(file, node, found)
-    if not nodes and name not in code.imports:
-        return any(
-            _collect(star, name, found)
-            for statement, _ in code.imports.get("*", [])
-            if isinstance(statement, ast.ImportFrom) and (star := _users_file(_module_of(file, statement))) is not None
-        )
-    return True
+    if not nodes and (name in code.imports or _is_in_star_import(file, name, found)):
+        found[file.place(name)] = ""
+    return found[file.place(name)] is not None
 
 
-def _collect_file(file: _File, found: dict[str, str]) -> None:
+def _is_in_star_import(file: _File, name: str, found: dict[str, str | None]) -> bool:
+    """Add the definition of a name that a file has from ``from … import *``; return whether there is one."""
+    return any(
+        _collect(star, name, found)
+        for statement, _ in file.code.imports.get("*", [])
+        if isinstance(statement, ast.ImportFrom) and (star := _users_file(_module_of(file, statement))) is not None
+    )
+
+
+def _collect_file(file: _File, found: dict[str, str | None]) -> None:
     """Add a whole file, and what it imports from other files of the user."""
     if file.place() not in found:
         found[file.place()] = ast.unparse(file.code.tree)
         _follow_all(file, file.code.tree, found)
 
 
-def _follow_all(file: _File, node: ast.AST, found: dict[str, str]) -> None:
+def _follow_all(file: _File, node: ast.AST, found: dict[str, str | None]) -> None:
     for statement, alias in _imports(node):
         _follow(file, statement, alias, found)
 
 
-def _follow(file: _File, statement: _Import, alias: ast.alias, found: dict[str, str]) -> None:
+def _follow(file: _File, statement: _Import, alias: ast.alias, found: dict[str, str | None]) -> None:
     """Add what an import takes from a file of the user: the definition of the name, or the whole file."""
     if isinstance(statement, ast.Import):
         parts = alias.name.split(".")
@@ -153,7 +160,8 @@ def _follow(file: _File, statement: _Import, alias: ast.alias, found: dict[str, 
         return
     name = _module_of(file, statement)
     source = _users_file(name)
-    if source is not None and alias.name != "*" and _collect(source, alias.name, found):
+    in_itself = source is not None and source.path == file.path  # ``from . import layers`` in a package
+    if source is not None and not in_itself and alias.name != "*" and _collect(source, alias.name, found):
         return
     whole = _users_file(f"{name}.{alias.name}") or source
     if whole is not None:
@@ -163,7 +171,10 @@ def _follow(file: _File, statement: _Import, alias: ast.alias, found: dict[str, 
 def _module_of(file: _File, statement: ast.ImportFrom) -> str:
     package = file.module if file.path.name == "__init__.py" else file.module.rpartition(".")[0]
     relative = "." * statement.level + (statement.module or "")
-    return importlib.util.resolve_name(relative, package) if statement.level else relative
+    try:
+        return importlib.util.resolve_name(relative, package) if statement.level else relative
+    except ImportError:  # of a file that is not in a package, which tries another import then
+        return ""
 
 
 def _users_file(module: str) -> _File | None:
@@ -174,7 +185,7 @@ def _users_file(module: str) -> _File | None:
             if top is None or (top.origin is not None and _users_path(top.origin) is None):
                 return None
             spec = importlib.util.find_spec(module)
-        except (ImportError, ValueError):
+        except Exception:  # a package of the user may raise anything when it is imported
             return None
         path = _users_path(spec.origin) if spec is not None and spec.origin is not None else None
     else:
@@ -195,7 +206,7 @@ def _imports(node: ast.AST) -> Iterator[tuple[_Import, ast.alias]]:
 @cache
 def _read(path: Path, _: int) -> _Code:
     """Return the code of a file; the second argument is its time."""
-    code = _Code(ast.parse(path.read_text(encoding="utf-8")), {}, {})
+    code = _Code(ast.parse(path.read_bytes()), {}, {})
     for statement in code.tree.body:
         for name in _defined(statement):
             code.definitions.setdefault(name, []).append(statement)
@@ -238,7 +249,8 @@ def _file_of(module: ModuleType | None) -> Path | None:
 
 def _users_path(file: str) -> Path | None:
     path = Path(file).resolve()
-    is_installed = path.suffix != ".py" or any(path.is_relative_to(folder) for folder in _installed())
+    is_installed = path.suffix != ".py" or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    is_installed = is_installed or any(path.is_relative_to(folder) for folder in _installed())
     return None if is_installed else path
 
 

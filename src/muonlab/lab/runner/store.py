@@ -54,16 +54,20 @@ def study_head(study: Study, profile: str, settings: Mapping[str, Any], data: Ma
 def check_own_folder(path: Path) -> None:
     """Raise ValueError if the folder of a cell, or the folder of the cells, is a link out of the run directory."""
     for folder in (path.parent, path):
-        if folder.is_symlink():
-            raise ValueError(
-                f"the cells of a run directory must be in it, got the link {folder}: replace it by the folder itself"
-            )
+        _require_no_link(folder)
 
 
 def cell_folders(run: Path) -> set[str]:
     """Return the names of the folders in ``cells`` of a run directory; raise if that is a link."""
-    check_own_folder(run / "cells")
+    _require_no_link(run / "cells")
     return {path.name for path in (run / "cells").glob("*") if path.is_dir()}
+
+
+def _require_no_link(folder: Path) -> None:
+    if folder.is_symlink():
+        raise ValueError(
+            f"the cells of a run directory must be in it, got the link {folder}: replace it by the folder itself"
+        )
 
 
 @contextmanager

@@ -134,5 +134,7 @@ def _treatment(group: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _comparable(option: Any) -> Any:
-    """Return an option as ranks compare it; a tensor on an accelerator is not read."""
-    return float(option) if isinstance(option, Tensor) and option.device.type == "cpu" else str(option)
+    """Return an option as ranks compare it; tensors on accelerators are not read, and their index is that of a rank."""
+    if not isinstance(option, Tensor):
+        return str(option)
+    return float(option) if option.device.type == "cpu" else f"{option.dtype} on {option.device.type}"
