@@ -17,7 +17,7 @@ def sentence(ledger: dict) -> str:
     """Return what the ledger says in a sentence."""
     count = Counter(claim["verdict"] for claim in ledger["claims"])
     runs = [
-        f"{run['study']} at {run['profile']} ({run['done']} of {run['cells']} cells)"
+        f"{' at '.join(filter(None, (run['study'], run['profile'])))} ({run['done']} of {run['cells']} cells)"
         for run in ledger["studies"]
         if run["done"]
     ]
