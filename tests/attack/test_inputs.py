@@ -50,13 +50,16 @@ def limited():
 
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
-    """Leave out what takes seconds in every call and has its own tests: figures, the explorer, measured throughputs."""
+    """Leave out what takes seconds in every call and has its own tests: figures, the explorer, what is measured."""
     for name in dir(figures):
         if name.endswith("_figure"):
             monkeypatch.setattr(figures, name, lambda *_, **__: None)
     monkeypatch.setattr(explorer, "explorer_html", lambda: "x = 1  # may replace the study file")
     monkeypatch.setattr("muonlab.orthogonalize.hardware.diagnose", dict)
     monkeypatch.setattr("muonlab.cli.console.doctor", str)
+    monkeypatch.setattr("muonlab.diagnostics.benchmarking.bench", lambda *_, **__: {"hardware": {"name": "x"}})
+    monkeypatch.setattr("muonlab.diagnostics.benchmarking.device_report.write_report", lambda *_: None)
+    monkeypatch.setattr("muonlab.cli.console.bench", str)
     monkeypatch.setenv("MUONLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("MUONLAB_DATA", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

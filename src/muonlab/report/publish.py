@@ -38,7 +38,7 @@ def write_report(
     out: str | os.PathLike[str] | None = None,
     smoothing: int = 1,
     show: bool = False,
-    progress: Callable[[str], object] = lambda _: None,
+    progress: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
     """Write the page of a run directory, or the pages of all runs directly in a directory and an index of them.
 
@@ -72,7 +72,8 @@ def write_report(
     if runs == [root]:
         answer = _publish_run(root, smoothing, target)
     else:
-        progress(f"writing {len(runs)} pages and {INDEX} in {target}")
+        if progress is not None:
+            progress(f"writing {len(runs)} pages and {INDEX} in {target}")
         answer = _publish_index(root, runs, smoothing, target)
     if show:
         webbrowser.open(Path(answer["page"]).resolve().as_uri())

@@ -37,6 +37,8 @@ from muonlab.lab.training.snapshot import named_tensors
 pytestmark = pytest.mark.slow  # four ranks on two cores
 SIZE = 4
 DEADLINE = 120.0
+OF_A_CELL = {"key": "0" * 64, "rows": {}}
+"""What the manifest of every checkpoint of a cell has."""
 
 
 # ------------------------------------------------------------------------------------------------ what the ranks train
@@ -156,7 +158,9 @@ class World:
 def four_ranks_save(world: World):
     for step, name in ((0, "first"), (1, "earlier"), (2, "whole")):
         tensors = tensors_of(world.mesh, world.rank, steps=step)
-        checkpoint.save(world.cell, step, tensors, {"step": step, "said": "by", "rank": world.rank}, world.ranks)
+        checkpoint.save(
+            world.cell, step, tensors, {"step": step, "said": "by", "rank": world.rank, **OF_A_CELL}, world.ranks
+        )
         everything = whole(tensors)
         if world.rank == 0:
             checkpoint.save_tensors(world.folder / f"{name}.safetensors", everything)
@@ -199,7 +203,7 @@ def a_grid_saves(world: World):
     """Return the elements in all files and in all tensors, and what four ranks load."""
     cell = world.folder / "grid"
     tensors = tensors_of(world.grid, world.rank, steps=2)
-    checkpoint.save(cell, 2, tensors, {"step": 2}, world.ranks)
+    checkpoint.save(cell, 2, tensors, {"step": 2, **OF_A_CELL}, world.ranks)
     saved = 0
     for path in (cell / "checkpoints" / "000000002").iterdir():
         with safe_open(path, "pt") as file:
@@ -214,7 +218,7 @@ def a_grid_saves(world: World):
 def one_file_is_loaded(world: World):
     cell = world.folder / "plain"
     if world.rank == 0:
-        checkpoint.save(cell, 2, world.expected(), {"step": 2})
+        checkpoint.save(cell, 2, world.expected(), {"step": 2, **OF_A_CELL})
     world.ranks.barrier()
     return [world.load(cell, *who) for who in ((world.ranks, world.mesh), world.smaller[2], (world.ranks, world.grid))]
 
@@ -228,7 +232,7 @@ def a_disk_is_full(world: World):
             resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
         try:
             tensors = tensors_of(world.mesh, world.rank, steps=1)
-            checkpoint.save(world.cell, 3, tensors, {"step": 3}, world.ranks)
+            checkpoint.save(world.cell, 3, tensors, {"step": 3, **OF_A_CELL}, world.ranks)
         except OSError as error:
             found.append(error.errno)
         finally:
@@ -256,7 +260,7 @@ def a_step_is_saved_again(world: World):
     cell = world.folder / "again"
     seen = []
     for value in range(3):
-        checkpoint.save(cell, 5, extras(world.mesh, 0, fill=value), {"value": value}, world.ranks)
+        checkpoint.save(cell, 5, extras(world.mesh, 0, fill=value), {"value": value, **OF_A_CELL}, world.ranks)
         fresh = extras(world.mesh, 0, fill=9)
         values = load_newest(cell, fresh, world.ranks)
         same = not differing(whole(fresh), whole(extras(None, 0, fill=value)))
@@ -295,7 +299,7 @@ def main(rank: int, port: int, folder: Path) -> None:
     while True:
         step += 1
         w = distribute_tensor(torch.full((4, 10**5), float(step)), world.mesh, [Shard(0)])
-        checkpoint.save(folder / "killed", step, {"w": w}, {"step": step}, world.ranks)
+        checkpoint.save(folder / "killed", step, {"w": w}, {"step": step, **OF_A_CELL}, world.ranks)
 
 
 # ------------------------------------------------------------------------------------------------------- their parent
@@ -365,7 +369,7 @@ def found(tmp_path_factory, worker_id):
     return values
 
 
-SAVED = {"step": 2, "said": "by", "rank": 0}
+SAVED = {"step": 2, "said": "by", "rank": 0, **OF_A_CELL}
 
 
 def test_ranks_write_one_file_each_and_two_checkpoints_are_kept(found):
@@ -399,7 +403,7 @@ def test_a_flipped_bit_in_any_file_is_seen_and_the_one_before_is_used(found):
     for rank, loads in enumerate(found(a_bit_is_flipped)):
         assert len(loads) == SIZE
         for values, wrong, said in loads:
-            assert values == {"step": 1, "said": "by", "rank": 0}
+            assert values == {**SAVED, "step": 1}
             assert wrong == []
             assert [words[:38] for words in said] == ["checkpoint 000000002 of cell is damaged"[:38]] * (rank == 0)
 
@@ -411,7 +415,7 @@ def test_replicas_are_saved_once(found):
 
 
 def test_one_file_is_loaded_into_shards(found):
-    assert found(one_file_is_loaded) == [[[{"step": 2}, [], []]] * 3] * SIZE
+    assert found(one_file_is_loaded) == [[[{"step": 2, **OF_A_CELL}, [], []]] * 3] * SIZE
 
 
 def test_a_full_disk_of_one_rank_is_an_error_of_all_and_leaves_the_last_checkpoint(found):
@@ -429,7 +433,9 @@ def test_an_error_of_one_rank_ends_the_others(found):
 def test_a_step_that_is_saved_again_takes_the_place_of_the_first(found):
     for seen in found(a_step_is_saved_again):
         folders = ["000000005", "000000005-again", "000000005"]
-        assert seen == [[{"value": i}, True, sorted([folder, "000000005.json"])] for i, folder in enumerate(folders)]
+        assert seen == [
+            [{"value": i, **OF_A_CELL}, True, sorted([folder, "000000005.json"])] for i, folder in enumerate(folders)
+        ]
 
 
 def test_a_kill_in_the_middle_of_a_save_leaves_the_last_two(found, tmp_path):
@@ -443,7 +449,7 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_last_two(found, tmp_path):
         if swept:
             checkpoint.remove_incomplete_files(cell)
         w = {"w": torch.zeros(4, 10**5)}
-        assert load_newest(cell, w) == {"step": steps[-1]}
+        assert load_newest(cell, w) == {"step": steps[-1], **OF_A_CELL}
         assert torch.equal(w["w"], torch.full((4, 10**5), float(steps[-1])))
     assert sorted(path.name for path in place.iterdir()) == sorted(
         f"{step:09d}{suffix}" for step in steps for suffix in ("", ".json")
