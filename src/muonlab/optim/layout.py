@@ -204,7 +204,10 @@ def orthogonalize_batch(batch: Batch, observe: Observer) -> Sequence[Tensor]:
     else:
         matrices = [piece.block.read(Z) for piece, Z in zip(batch.pieces, batch.directions, strict=True)]
         results = orthogonalize_matrices(plain, matrices)
-    observe_by_shape(observe, batch.pieces, matrices, results)
+    if matrices[0].device.type == "cpu":  # all of one shape
+        observe(batch.pieces, matrices, results)
+    else:
+        observe_by_shape(observe, batch.pieces, matrices, results)
     return results
 
 

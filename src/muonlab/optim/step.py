@@ -192,14 +192,15 @@ def stack_by_shape(pieces: Iterable[Piece]) -> list[list[Piece]]:
     On an accelerator m×n and n×m count as the same shape, wide matrices first; a compiled step keeps them apart.
     """
     stacks: dict[tuple[Any, ...], list[Piece]] = {}
+    merged = False
     for piece in pieces:
         block, weight = piece.block, piece.weight
         shape = block.matrices
         if weight.device.type != "cpu" and not torch.compiler.is_compiling():
-            shape = (*shape[:-2], *sorted(shape[-2:]))
+            shape, merged = (*shape[:-2], *sorted(shape[-2:])), True
         key = (piece.group["orthogonalizer"], shape, block.stays_local, weight.dtype, weight.device)
         stacks.setdefault(key, []).append(piece)
-    for stack in stacks.values():
+    for stack in stacks.values() if merged else ():
         stack.sort(key=_is_tall)  # stable: runs of one group and shape stay as long as they can be
     return list(stacks.values())
 
@@ -230,8 +231,16 @@ def stack_for(chunk: Sequence[Piece], layout: Layout, workspaces: Workspaces) ->
 
 def by_group(pieces: Iterable[Piece], *, of_one_shape: bool = False) -> Iterator[list[Piece]]:
     """Yield runs of consecutive pieces of the same group, and of the same outputs and inputs if asked."""
-    for _, members in groupby(pieces, key=lambda piece: (id(piece.group), of_one_shape and piece.block.out_in)):
+    for _, members in groupby(pieces, key=_group_and_shape if of_one_shape else _group):
         yield list(members)
+
+
+def _group(piece: Piece) -> int:
+    return id(piece.group)
+
+
+def _group_and_shape(piece: Piece) -> tuple[int, tuple[int, int]]:
+    return id(piece.group), piece.block.out_in
 
 
 # -------------------------------------------------------------------------------------------- momentum and weights
@@ -293,7 +302,7 @@ def update_weights(finished: FinishedBatches) -> None:
     """
     for batch, results in finished:
         start = 0
-        for pieces in by_group(batch.pieces, of_one_shape=True):
+        for pieces in by_group(batch.pieces, of_one_shape=batch.directions[0].device.type != "cpu"):
             group, (outputs, inputs) = pieces[0].group, pieces[0].block.out_in
             # results of later groups are left over
             updates = [O.view(p.weight.shape) for O, p in zip(results[start:], pieces, strict=False)]

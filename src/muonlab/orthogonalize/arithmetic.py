@@ -46,9 +46,14 @@ def arithmetic_of(dtype: torch.dtype, device: torch.device | str = "cpu", m: int
     """
     device = device if isinstance(device, torch.device) else torch.device(device)
     if device.type == "cpu":
-        return Arithmetic(product_roundoff(dtype, device), *CPU_COSTS)
+        return _on_cpu(dtype, _has_bfloat16_tiles() and _setting("mkldnn"))
     in_kernel = device.type == "cuda" and multiplies_alone(*kernels_for(device), dtype, m)
     return Arithmetic(product_roundoff(dtype, device), *(KERNEL_COSTS if in_kernel else LIBRARY_COSTS))
+
+
+@lru_cache(maxsize=64)
+def _on_cpu(dtype: torch.dtype, setting: bool | str) -> Arithmetic:  # noqa: ARG001 - which the roundoff depends on
+    return Arithmetic(product_roundoff(dtype), *CPU_COSTS)
 
 
 def product_roundoff(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:

@@ -86,12 +86,12 @@ def multiplies_alone(gpu: Gpu | None, mode: Mode, dtype: torch.dtype, m: int) ->
 
 def multiplies_here(A: Tensor) -> bool:
     """Return whether a symmetric product with A runs in the kernel on its device; quick on a CPU."""
-    return A.device.type == "cuda" and multiplies(*kernels_for(A.device), A)
+    return A.is_cuda and multiplies(*kernels_for(A.device), A)
 
 
 def scales_here(M: Tensor, dtype: torch.dtype) -> bool:
     """Return whether the prescale of ``M`` runs in the kernels on its device; quick on a CPU."""
-    return M.device.type == "cuda" and scales(*kernels_for(M.device), M, dtype)
+    return M.is_cuda and scales(*kernels_for(M.device), M, dtype)
 
 
 def scales(gpu: Gpu | None, mode: Mode, M: Tensor, dtype: torch.dtype) -> bool:

@@ -40,7 +40,7 @@ class Workspace:
         for buffer in buffers:
             kept = buffer if buffer.is_contiguous() else buffer.mT
             # is_contiguous() ignores the strides of dimensions of size 1, but products round by them
-            if kept.is_contiguous() and kept.stride()[-2:] in ((), (1,), (*kept.shape[-1:], 1)):
+            if kept.is_contiguous() and (kept.ndim < 2 or kept.stride()[-2:] == (kept.shape[-1], 1)):
                 self._free.setdefault(kept.shape, []).append(kept)
 
     @property
