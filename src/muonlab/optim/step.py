@@ -215,8 +215,9 @@ def split_chunks(stacks: Iterable[Sequence[Piece]], layout: Layout) -> Iterator[
     for stack in stacks:
         budget = layout.chunk_bytes(stack[0].weight.device)
         matrix_bytes = math.prod(stack[0].block.shape) * stack[0].weight.element_size()
-        most = max(1, budget // matrix_bytes)
-        size = -(-len(stack) // -(-len(stack) // most))  # equal chunks: few shapes
+        size = max(1, budget // matrix_bytes)
+        if layout.stacks(stack[0].weight.device):  # equal chunks, so that their buffers have few shapes
+            size = -(-len(stack) // -(-len(stack) // size))
         for first in range(0, len(stack), size):
             yield stack[first : first + size]
 
