@@ -5,6 +5,7 @@ No graph was captured: that needs a GPU. What a capture requires is checked on t
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 
 import pytest
@@ -33,12 +34,17 @@ OPTIONS = {
 def steps_on_a_device(optimizer: torch.optim.Optimizer, params: list[Parameter], steps: int) -> list[Tracer]:
     """Take steps with gradients of ones plus a part that changes, and return what each did."""
     traces = []
-    for t in range(steps):
-        for i, p in enumerate(params):
-            p.grad = torch.sin(torch.arange(p.numel()) * (1 + t + i)).view(p.shape)
-        with OnDevice(), Tracer() as tracer:
-            optimizer.step()
-        traces.append(tracer)
+    gc.collect()
+    gc.disable()  # finalizers of what earlier tests left behind may allocate
+    try:
+        for t in range(steps):
+            for i, p in enumerate(params):
+                p.grad = torch.sin(torch.arange(p.numel()) * (1 + t + i)).view(p.shape)
+            with OnDevice(), Tracer() as tracer:
+                optimizer.step()
+            traces.append(tracer)
+    finally:
+        gc.enable()
     return traces
 
 
