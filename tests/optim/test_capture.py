@@ -6,12 +6,17 @@ No graph was captured: that needs a GPU. What a capture requires is checked on t
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import Parameter
 
+import muonlab
 from muonlab import SGDM, ExactPolar, Muon, NewtonSchulz
 from muonlab.polynomials import taylor
 from tests.optim.devices import OnDevice, Tracer
@@ -60,6 +65,20 @@ def _capability(monkeypatch):
 
 
 def test_a_capturable_step_reads_and_allocates_nothing_after_the_first():
+    # in a process of its own: allocations of other code in this one would count
+    root = Path(__file__).parents[2]
+    script = "from tests.optim.test_capture import check_steps; check_steps()"
+    environment = {**os.environ, "PYTHONPATH": str(Path(muonlab.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def check_steps() -> None:
+    """Check that later steps read and allocate nothing, and that weights are those of steps on the CPU."""
+    torch.set_num_threads(1)
+    torch.cuda.get_device_capability = lambda device: (device.index - 100, 0)
     for name, options in OPTIONS.items():
         params, here = parameters(), parameters()
         optimizer, reference = build(params, **options), Muon(here, **{"lr": 0.1, "momentum": 0.9, **options})
