@@ -79,6 +79,7 @@ def multiplies(gpu: Gpu | None, mode: Mode, A: Tensor) -> bool:
     return gpu.backend == "cuda" and A.dtype in _HALF and dense and aligned and large
 
 
+@lru_cache(maxsize=4096)
 def multiplies_alone(gpu: Gpu | None, mode: Mode, dtype: torch.dtype, m: int) -> bool:
     """Return whether an m×m product runs in the kernel also without a batch, which is what plans count with."""
     return gpu is not None and multiplies(gpu, mode, torch.empty((m, m), dtype=dtype, device="meta"))
