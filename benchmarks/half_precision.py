@@ -157,7 +157,7 @@ CASES: dict[str, dict[str, dict[tuple[int, ...], tuple[str, ...]]]] = {
     },
     "tf32": {"polar_express": {(1, 1, 1, 1, 1): ("none",), (1, 2, 2): ("none",), (4, 1): ("none",)}},
 }
-"""By dtype and schedule the groupings, and what is mirrored; those that muonlab plans for wide matrices among them."""
+"""For each dtype and schedule: the groupings of steps and the mirrored products, including those that muonlab plans."""
 ON_CPU_OR_NOT = {"none": frozenset[str](), "as on a CPU": ON_CPU, "all": PRODUCTS}
 IN_FLOAT32: list[tuple[str, tuple[int, ...], dict[str, frozenset[str]]]] = [
     ("polar_express", (4, 1), {**ON_CPU_OR_NOT, **{name: frozenset({name}) for name in sorted(PRODUCTS)}}),
