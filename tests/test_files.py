@@ -23,7 +23,7 @@ def unusual(folder):
 def test_a_pipe_a_folder_and_a_link_are_refused_without_waiting(tmp_path):
     for kind, name in unusual(tmp_path).items():
         for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_APPEND | os.O_CREAT):
-            with pytest.raises(ValueError, match=f"a file must be a regular one, got .*, which is {kind}: copy what"):
+            with pytest.raises(ValueError, match=f"a file must be a regular one, got .*, which is {kind}: give a"):
                 _files.open_regular(tmp_path / name, flags)
     with pytest.raises(ValueError, match="which is a device"):
         _files.read_bytes(tmp_path / "device", follow_link=True)

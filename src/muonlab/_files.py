@@ -51,7 +51,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow_link: bool = Fa
 def _require_regular(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "a device")
-        way_out = "copy what it leads to, or choose another file"
+        way_out = "give a regular file; for a link, the file it points to"
         raise ValueError(f"a file must be a regular one, got {path}, which is {kind}: {way_out}")
 
 

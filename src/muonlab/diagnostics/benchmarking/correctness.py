@@ -32,7 +32,8 @@ def check_device(device: torch.device) -> list[Row]:
     """Return a row for each kind of computation and dtype, with the worst of its cases."""
     dtypes = [dtype for dtype in DTYPES if not (device.type == "mps" and dtype == torch.float64)]
     rows = [worst(row) for dtype in dtypes for row in (products(device, dtype), orthogonalized(device, dtype))]
-    rows.append(same_steps(device))
+    if device.type != "cpu":
+        rows.append(same_steps(device))
     if device.type == "cuda":
         rows.append(captured_steps(device))
     return rows
