@@ -251,7 +251,7 @@ def bench(report: dict[str, Any]) -> str:
             [name, part["median_ms"][name], part["speedup_of_muonlab"][name] if name != "muonlab" else None]
             for name in part["median_ms"]
         ]
-        parts += ["", table([part["title"], "ms, median", "muonlab is faster by"], rows)]
+        parts += ["", table([part["title"], "ms, median", "over muonlab"], rows)]
     parts += ["", *(f"Left out: {name}: {reason}" for name, reason in report["left_out"].items())]
     return "\n".join([*parts, f"Written to {report['file']}"])
 
