@@ -45,6 +45,7 @@ def test_a_wrong_product_or_direction_fails_and_nothing_is_timed(monkeypatch):
         assert report["times"] == []
         failed = {row["what"] for row in report["correct"] if not row["ok"]}
         assert failed == {"products" if name == "gram" else "orthogonalized matrices"}
+        assert len([row for row in report["correct"] if not row["ok"]]) == len(correctness.DTYPES)
 
 
 def test_tf32_is_allowed_its_rounding_where_it_is_on(monkeypatch):

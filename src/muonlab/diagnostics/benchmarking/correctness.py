@@ -111,7 +111,8 @@ def orthogonalized(device: torch.device, dtype: torch.dtype) -> list[Row]:
             error = float(torch.linalg.matrix_norm(O.cpu().double() - exact, ord=2))
             c = concentration_of(M)
             allowed = allowed_error(DEFAULT_SCHEDULE, dtype, "half", size=max(m, n), device=device, concentration=c)
-            rows.append(_row("orthogonalized matrices", dtype, error, allowed))
+            # the rule for bfloat16 may exceed 1, which is the error of the zero matrix
+            rows.append(_row("orthogonalized matrices", dtype, error, min(allowed, 0.9)))
     return rows
 
 
